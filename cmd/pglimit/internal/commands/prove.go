@@ -29,37 +29,29 @@ few keys of each algorithm, over several connection pools, for --for in total.
   - The server ends some of the test's connections.
   - Some keys have several plans in turn: other limits, bursts and periods. The
     most generous of each bound them together.
-  - A transaction locks the rows of some keys. Requests for other keys must be
-    answered meanwhile.
   - Some keys leak in whole ticks, some have aligned windows, and some those of
     a calendar. No window may be admitted more than its limit, and answers must
     name its end.
   - Some keys are requested together, by AllowAll. What is counted of them must
     agree.
-  - Some units are reserved, and then settled for less or more, cancelled or
-    left to expire, and that twice now and then. Units reserved and settled may
-    never be above the limit, and what is counted must fit the answers.
 
 The columns count units, except PER SECOND, which counts requests:
   ASKED     requested
-  ADMITTED  allowed to a client and, in a transaction, committed; of
-            reservations the most at one time
+  ADMITTED  allowed to a client and, in a transaction, committed
   ALLOWED   the most that the policies admit to these keys in that time
   UNKNOWN   requested without an answer: maybe counted, but not admitted
 
 The server's log shows the ended connections; --kill=false ends none. Behind a
 pooler such as PgBouncer none are ended, because other clients may share them;
 its name, version and mode are shown, as far as it tells them. A read-only
-server is named before anything is sent. Two limits of a day or of an hour may
-be admitted if that ends during the test. Reservations expire from --for 10s on.
-In transaction mode the database's URL may need
-?default_query_exec_mode=exec (or cache_describe).
+server is named before anything is sent. In transaction mode the database's URL
+may need ?default_query_exec_mode=exec (or cache_describe).
 
 The keys belong to separate policies and are deleted at the end, also after
-Ctrl-C. The test uses three connections more than workers.
+Ctrl-C. The test uses two connections more than workers.
 
-Exit code 0: no key was admitted more than is allowed or counted wrongly, and no
-locked row delayed other keys; 1: otherwise; 3: the database failed.`
+Exit code 0: no key was admitted more than is allowed or counted wrongly; 1: one
+was; 3: the database failed.`
 
 func newProve(db *connect.Database, out *cli.Output) *cobra.Command {
 	config := prove.Config{}
@@ -150,7 +142,7 @@ func proofText(r prove.Report) string {
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "ALGORITHM\tKEYS\tASKED\tADMITTED\tALLOWED\tROLLED BACK\tUNKNOWN\tPER SECOND\tP99\t")
 	for _, a := range r.Algorithms {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%.0f\t%d\t%d\t%.0f\t%.1fms\t\n", a.Algorithm, a.Keys,
+		fmt.Fprintf(table, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.1fms\t\n", a.Algorithm, a.Keys,
 			a.Asked, a.Admitted, a.Allowed, a.RolledBack, a.Unknown, a.PerSecond, 1000*a.P99)
 	}
 	_ = table.Flush() // to a Builder
@@ -169,37 +161,33 @@ func proofText(r prove.Report) string {
 	return text.String()
 }
 
-// parts returns the lines about the kinds of keys, and about the keys and algorithms that
-// failed.
+// kindTexts are the kinds of keys that have a line of their own.
+var kindTexts = []struct {
+	kind prove.Kind
+	text string
+}{{prove.Plans, "plans in turn"}, {prove.Ticks, "whole ticks"}, {prove.Aligned, "aligned windows"}, {prove.Calendars, "calendars"}, {prove.Sets, "AllowAll"}}
+
+// partsText returns the lines about the kinds of keys, and about the keys that failed.
 func partsText(r prove.Report) string {
 	var text strings.Builder
-	sum := summed(r)
-	line := func(what string, p prove.Part, more string, args ...any) {
-		fmt.Fprintf(&text, "%s: %s, admitted %d of %.0f", what, printable.Count(p.Keys, "key"), p.Admitted, p.Allowed)
-		fmt.Fprintf(&text, more+"\n", args...)
+	for _, k := range kindTexts {
+		var sum prove.Part
+		for _, a := range r.Algorithms {
+			for i := range a.Kinds {
+				if a.Kinds[i].Kind == k.kind {
+					sum.Add(&a.Kinds[i])
+				}
+			}
+		}
+		fmt.Fprintf(&text, "%s: %s, admitted %.0f of %.0f\n", k.text, printable.Count(sum.Keys, "key"), sum.Admitted, sum.Allowed)
 	}
-	line("plans in turn", sum.Plans, "")
-	line("rows locked", sum.Held.Part, "; %s, and %s for other keys answered meanwhile", printable.Count(sum.Held.Rows, "time"), printable.Count(sum.Held.Meanwhile, "request"))
-	line("whole ticks", *sum.Ticks, "")
-	line("aligned windows", *sum.Aligned, "")
-	line("calendars", *sum.Calendars, "")
-	line("AllowAll", sum.Sets, "")
-	line("reservations", sum.Reserved.Part, " at one time; %d made, %d settled, %d cancelled, %d left open, %d settled late",
-		sum.Reserved.Made, sum.Reserved.Settled, sum.Reserved.Cancelled, sum.Reserved.LeftOpen, sum.Reserved.Late)
 	for _, a := range r.Algorithms {
 		for _, e := range a.Exceeded {
-			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %d of %.0f (limit %s per %s)\n",
+			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %.0f of %.0f (limit %s per %s)\n",
 				a.Algorithm, e.Key, e.Admitted, e.Allowed, cli.Units(e.Policy.Limit), periodText(e.Policy))
 		}
 		for _, f := range a.Faults {
 			fmt.Fprintf(&text, "WRONG: %s, key %s (limit %s per %s): %s\n", a.Algorithm, f.Key, cli.Units(f.Policy.Limit), periodText(f.Policy), f.Fault)
-		}
-		if a.Held.Stalls > 0 {
-			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was locked, %s", a.Algorithm, printable.Count(a.Held.Stalls, "time"))
-			if r.Pooler {
-				text.WriteString("; give the pooler more connections")
-			}
-			text.WriteString("\n")
 		}
 	}
 	return text.String()
@@ -210,32 +198,4 @@ func periodText(p limiter.Policy) string {
 		return string(p.Calendar) + " in " + p.TimeZone
 	}
 	return duration.Format(p.Period)
-}
-
-// summed returns the kinds of keys of all algorithms.
-func summed(r prove.Report) (sum prove.Algorithm) {
-	sum.Ticks, sum.Aligned, sum.Calendars, sum.Reserved = &prove.Part{}, &prove.Part{}, &prove.Part{}, &prove.Reserved{}
-	for _, a := range r.Algorithms {
-		sum.Plans.Add(a.Plans)
-		sum.Held.Add(a.Held.Part)
-		sum.Held.Rows += a.Held.Rows
-		sum.Held.Meanwhile += a.Held.Meanwhile
-		sum.Sets.Add(a.Sets)
-		if a.Ticks != nil {
-			sum.Ticks.Add(*a.Ticks)
-		}
-		if a.Aligned != nil {
-			sum.Aligned.Add(*a.Aligned)
-			sum.Calendars.Add(*a.Calendars)
-		}
-		if v := a.Reserved; v != nil {
-			sum.Reserved.Add(v.Part)
-			sum.Reserved.Made += v.Made
-			sum.Reserved.Settled += v.Settled
-			sum.Reserved.Cancelled += v.Cancelled
-			sum.Reserved.LeftOpen += v.LeftOpen
-			sum.Reserved.Late += v.Late
-		}
-	}
-	return sum
 }

@@ -1,6 +1,4 @@
-// Package contest lets many workers send requests for a few keys of one algorithm
-// concurrently, and compares what was admitted with what the algorithm allows.
-package contest
+package prove
 
 import (
 	"cmp"
@@ -11,66 +9,69 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
-	"golang.org/x/sync/errgroup"
 )
 
-// Client sends requests, such as over a pool of connections. It is safe for concurrent
+// client sends requests, such as over a pool of connections. It is safe for concurrent
 // use.
-type Client interface {
+type client interface {
 	verbs.Limiter
 	// InTx calls do with the same methods in a transaction, and then commits or rolls
 	// back.
 	InTx(ctx context.Context, commit bool, do func(verbs.Limiter) error) error
 }
 
-// maxFailures in a row have the database as their reason, not killed clients.
-const maxFailures = 10
+const (
+	// maxFailures in a row have the database as their reason, not killed clients.
+	maxFailures = 10
 
-// Contest is the contention on one algorithm. Create it with New, and call Contend
-// once.
-type Contest struct {
-	algorithm    limiter.Algorithm
-	clients      []Client
-	holder       Client // locks rows in transactions
-	workers      int
-	groups       groups
-	holding      holding
-	mu           sync.Mutex
-	tallies      tallies
-	reservations map[subject]*reservations
-	latencies    []time.Duration
-	answered     int64
-	rowsHeld     int64
-	meanwhile    int64
-	stalls       int64
+	// Of 1,000 requests, the number in transactions that roll back and that commit, and
+	// the number from clients that disconnect within maxPatience.
+	inTxAndBack, inTxAndKept, impatient = 80, 80, 5
+	maxPatience                         = 3 * time.Millisecond
+)
+
+// contest lets many workers send requests for a few keys of one algorithm concurrently, and
+// compares what was admitted with what the algorithm allows.
+type contest struct {
+	algorithm limiter.Algorithm
+	clients   []client
+	workers   int
+	places    []*place
+
+	mu        sync.Mutex
+	accounts  map[string]*account
+	parts     map[Kind]*Part
+	latencies []time.Duration
+	answered  int
 }
 
-// New returns a contest on an algorithm. run is the prefix of its policies' names.
-func New(clients []Client, holder Client, workers int, a limiter.Algorithm, run string, lasts time.Duration) *Contest {
-	return &Contest{
-		algorithm: a, clients: clients, holder: holder, workers: workers, groups: newGroups(a, run, lasts),
-		tallies: tallies{}, reservations: map[subject]*reservations{},
-		holding: holding{most: holdMost, callers: make(chan struct{}, heldCallers(workers))},
+// newContest returns a contest on an algorithm. run is in the names of its policies.
+func newContest(clients []client, workers int, a limiter.Algorithm, run string, lasts time.Duration) *contest {
+	c := &contest{algorithm: a, clients: clients, workers: workers, places: newPlaces(a, run, lasts), accounts: map[string]*account{}, parts: map[Kind]*Part{}}
+	for _, p := range c.places {
+		c.parts[p.kind] = &Part{Kind: p.kind}
 	}
+	return c
 }
 
-// Contend lets the workers send requests until lasts has passed, waits for the last
-// answers, and then reads what is counted. It returns what was measured, also with an
+// contend lets the workers send requests until lasts has passed, each at least one, waits for
+// the last answers, and then reads what is counted. It returns what was measured, also with an
 // error. clock reads the database's clock.
-func (c *Contest) Contend(ctx context.Context, lasts time.Duration, clock func(context.Context) (time.Time, error)) (Algorithm, error) {
+func (c *contest) contend(ctx context.Context, lasts time.Duration, clock func(context.Context) (time.Time, error)) (Algorithm, error) {
 	first, err := clock(ctx)
 	if err != nil {
 		return Algorithm{}, errors.Join(err, context.Cause(ctx))
 	}
 	start := time.Now()
-	until := start.Add(lasts)
 	all, working := errgroup.WithContext(ctx)
-	all.Go(func() error { return c.hold(working, until) })
 	for i := range c.workers {
-		all.Go(func() error { return c.work(working, c.clients[i%len(c.clients)], until) })
+		all.Go(func() error { return c.work(working, c.clients[i%len(c.clients)], start.Add(lasts)) })
 	}
 	err = all.Wait()
 	took := time.Since(start)
@@ -82,77 +83,122 @@ func (c *Contest) Contend(ctx context.Context, lasts time.Duration, clock func(c
 		last = byOurs // the database's clock was set back meanwhile
 	}
 	if err == nil {
-		err = c.checkCounted(ctx)
+		err = c.check(ctx)
 	}
 	return c.report(took, first, last), err
 }
 
-// worker sends requests, one after the other. It counts for itself.
-type worker struct {
-	contest   *Contest
-	to        Client
-	books     tallies
-	latencies []time.Duration
-	answered  int64
-	left      []leftOpen // reservations, the oldest first
-}
-
-// work is one worker. It adds its counts to the contest at the end.
-func (c *Contest) work(ctx context.Context, to Client, until time.Time) error {
-	w := &worker{contest: c, to: to, books: tallies{}}
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.tallies.add(w.books)
-		c.latencies = append(c.latencies, w.latencies...)
-		c.answered += w.answered
-	}()
-	failures := 0
-	for ctx.Err() == nil && (time.Now().Before(until) || !c.holding.over.Load()) {
-		s, leave := c.pick()
-		held := c.holding.begin(s.subject)
-		how, err := w.act(ctx, s)
-		leave()
-		switch fateOf(err) {
-		case answered:
-			failures = 0
-			held.answered(s.subject)
-		case hopeless:
+// work is a worker, which sends requests one after the other.
+func (c *contest) work(ctx context.Context, to client, until time.Time) error {
+	for failures := 0; ctx.Err() == nil; {
+		d := c.places[rand.IntN(len(c.places))].draw()
+		a, how, err := c.ask(ctx, to, &d)
+		fate := fateOf(err)
+		c.count(&d, a, how, fate)
+		switch {
+		case fate == hopeless:
 			return err
-		case unknown:
-			if how != left {
-				failures++
-			}
-			if failures >= maxFailures {
+		case fate == answered:
+			failures = 0
+		case fate == unknown && how != left:
+			if failures++; failures >= maxFailures {
 				return fmt.Errorf("%d requests in a row failed, the last: %w", failures, err)
 			}
+		}
+		if !time.Now().Before(until) {
+			break
 		}
 	}
 	return nil
 }
 
-// act sends what the kind of key is for, and counts it.
-func (w *worker) act(ctx context.Context, s request) (manner, error) {
-	switch s.kind {
-	case setsKind:
-		return w.set(ctx, s)
-	case reservedKind:
-		return w.reserve(ctx, s)
+// manner is the way in which a request was sent.
+type manner int
+
+const (
+	alone manner = iota
+	kept
+	rolledBack
+	left // by a client that may have disconnected before the answer
+)
+
+// ask sends a request in one of the manners.
+func (c *contest) ask(ctx context.Context, to client, d *draw) (a verbs.Answer, how manner, err error) {
+	send := func(ctx context.Context, l verbs.Limiter) error {
+		a = d.Make(ctx, l)
+		return a.Err
 	}
-	return w.lone(ctx, s)
+	inTx := func(tx verbs.Limiter) error { return send(ctx, tx) }
+	switch n := rand.IntN(1000); {
+	case n < inTxAndBack:
+		err = to.InTx(ctx, false, inTx)
+		return a, rolledBack, err
+	case n < inTxAndBack+inTxAndKept:
+		err = to.InTx(ctx, true, inTx)
+		return a, kept, err
+	case n < inTxAndBack+inTxAndKept+impatient:
+		ctx, cancel := context.WithTimeout(ctx, rand.N(maxPatience))
+		defer cancel()
+		err = send(ctx, to)
+		return a, left, err
+	}
+	began := time.Now()
+	if err = send(ctx, to); err == nil {
+		took := time.Since(began)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.latencies = append(c.latencies, took)
+	}
+	return a, alone, err
 }
 
-// pick chooses a worker's next request. The worker calls leave when it has its answer.
-func (c *Contest) pick() (s request, leave func()) {
-	if rand.IntN(c.groups.free()+1) == 0 {
-		if leave, ok := c.holding.enter(); ok {
-			if row := c.holding.now.Load(); row != nil {
-				return row.request, leave
+// count counts what came of a request.
+func (c *contest) count(d *draw, a verbs.Answer, how manner, fate fate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	part := c.parts[d.kind]
+	for i, key := range d.keys {
+		part.Requests++
+		part.Asked += d.units
+		switch fate {
+		case unknown:
+			part.Unknown += d.units
+			c.of(d, key, nil).Add(0, d.units)
+		case answered:
+			r := &a.PerRequest[i]
+			of := c.of(d, key, r)
+			of.look(d.Policy, *r)
+			switch {
+			case !a.Allowed:
+			case !r.Allowed:
+				of.wrong("an AllowAll was allowed although this key's request was not")
+			case how == rolledBack:
+				part.RolledBack += d.units
+			default:
+				of.Add(d.units, d.units)
 			}
-			return c.groups.of(heldKind), leave
 		}
 	}
-	return c.groups.pick(), func() {}
+	if fate == answered {
+		if c.answered++; !a.Allowed && d.units == 1 {
+			d.usedUp()
+		}
+	}
+}
+
+// of returns the account of a key or, if its windows have fixed edges, of the window that it
+// was answered in.
+func (c *contest) of(d *draw, key string, r *limiter.Result) *account {
+	if d.windowed() && r != nil {
+		begins, _ := bound.Window(planOf(d.Policy), r.At)
+		key += " from " + stamp(begins)
+	}
+	of := c.accounts[key]
+	if of == nil {
+		of = &account{place: d.place, set: d.set}
+		c.accounts[key] = of
+	}
+	return of
 }
 
 // fate is what became of a request.
@@ -171,13 +217,8 @@ func fateOf(err error) fate {
 		return answered
 	case errors.Is(err, limiter.ErrRetryTx):
 		return undone
-	case Hopeless(err):
+	case errors.Is(err, limiter.ErrMisconfigured), errors.Is(err, limiter.ErrInvalid), errors.Is(err, limiter.ErrUnsupported), pooler.Lost(err):
 		return hopeless
 	}
 	return unknown
-}
-
-// Hopeless reports whether no retry can succeed after err.
-func Hopeless(err error) bool {
-	return errors.Is(err, limiter.ErrMisconfigured) || errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported) || pooler.Lost(err)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/contest"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/internal/pooler"
@@ -30,32 +29,28 @@ type dbClient struct {
 	pool *pgxpool.Pool
 }
 
-// newClients opens n pools to the database of pool, with a connection for each worker.
-// The last client has one more pool with a single connection; it locks rows. On the
+// newClients opens n pools to the database of pool, with a connection for each worker. On the
 // server the connections have the application name name, which identifies them.
-func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers int) (all []*dbClient, err error) {
+func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers int) (all []client, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(all)
 		}
 	}()
-	for i := range n + 1 {
+	for range n {
 		config := pool.Config()
 		config.ConnConfig.RuntimeParams["application_name"] = name
-		config.MaxConns = int32((workers + n - 1) / n)
-		if i == n {
-			config.MaxConns = 1
-		}
-		config.MinConns, config.MinIdleConns = 0, 0
+		config.MaxConns, config.MinConns, config.MinIdleConns = int32((workers+n-1)/n), 0, 0
 		own, err := pgxpool.NewWithConfig(ctx, config)
 		if err != nil {
 			return all, fmt.Errorf("connect: %w", err)
 		}
-		all = append(all, &dbClient{pool: own})
+		c := &dbClient{pool: own}
+		all = append(all, c)
 		if err := connectAll(ctx, own); err != nil {
 			return all, err
 		}
-		if all[i].Limiter, err = limiter.New(own, &limiter.Config{Timeout: requestTimeout, DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		if c.Limiter, err = limiter.New(own, &limiter.Config{Timeout: requestTimeout, DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			return all, err
 		}
 	}
@@ -81,13 +76,13 @@ func connectAll(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-func closeAll(clients []*dbClient) {
+func closeAll(clients []client) {
 	for _, c := range clients {
-		c.pool.Close()
+		c.(*dbClient).pool.Close()
 	}
 }
 
-// InTx is for [contest.Client].
+// InTx is client's.
 func (c *dbClient) InTx(ctx context.Context, commit bool, do func(verbs.Limiter) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -171,7 +166,7 @@ func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int
 	}
 	for _, table := range tables {
 		tag, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{table}.Sanitize()+" WHERE policy = ANY ($1::text[])",
-			pooler.Mode(pool), contest.PolicyNames(run))
+			pooler.Mode(pool), policyNames(run))
 		if err != nil {
 			return deleted, err
 		}
@@ -182,7 +177,7 @@ func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int
 
 // byHand returns the instruction for the user if cleaning up failed.
 func byHand(run string) string {
-	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", contest.Prefix(run))
+	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", prefix(run))
 }
 
 // untilFalse waits until a query about the connections called name returns false.

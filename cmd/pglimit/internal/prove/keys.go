@@ -1,4 +1,4 @@
-package contest
+package prove
 
 import (
 	"cmp"
@@ -8,42 +8,37 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// kind is a kind of keys. Each kind has its policies and its bound.
-type kind string
+// Kind is a kind of keys. Each has its policies and its bound.
+type Kind string
 
 const (
 	// Cold keys are exact to the unit: their period is so long that no units come back
 	// during the run. A used up key is replaced by a new one, so that the insertion of
 	// rows is contended too.
-	coldKind kind = "cold"
+	Cold Kind = "cold"
 	// Hot keys get units back all the time.
-	hotKind kind = "hot"
-	// Keys of plans are cold, and are requested under several limits, bursts and periods.
-	plansKind kind = "plans"
-	// A transaction locks the rows of held keys, which are cold.
-	heldKind kind = "held"
-	// Keys of ticks leak in whole ticks, a few in a run. LeakyBucket only.
-	ticksKind kind = "ticks"
-	// Aligned keys have windows on the clock, a few in a run. FixedWindow only.
-	alignedKind kind = "aligned"
-	// Keys of calendars have windows of an hour and longer. One may end in a run, and
-	// then the bound is that of both. FixedWindow only.
-	calendarKind kind = "calendar"
-	// Keys of sets are cold, and are requested by AllowAll with the others of their set.
-	setsKind kind = "sets"
-	// Reserved keys are cold, and are requested by Reserve. Some reservations are spent,
-	// and some give all back.
-	reservedKind kind = "reserved"
+	Hot Kind = "hot"
+	// Plans are cold keys that are requested under several limits, bursts and periods.
+	Plans Kind = "plans"
+	// Ticks are keys that leak in whole ticks, a few in a run. LeakyBucket only.
+	Ticks Kind = "ticks"
+	// Aligned are keys that have windows on the clock, a few in a run. FixedWindow only.
+	Aligned Kind = "aligned"
+	// Calendars are keys that have windows of an hour and longer. FixedWindow only.
+	Calendars Kind = "calendar"
+	// Sets are cold keys that AllowAll requests, always with the others of their set.
+	Sets Kind = "sets"
 )
 
 // kinds has each kind with the number of its keys, or sets of keys, at one time.
 var kinds = []struct {
-	kind   kind
+	kind   Kind
 	places int
-}{{coldKind, 2}, {hotKind, 2}, {plansKind, 1}, {heldKind, 1}, {ticksKind, 1}, {alignedKind, 1}, {calendarKind, 4}, {setsKind, 2}, {reservedKind, 2}}
+}{{Cold, 2}, {Hot, 2}, {Plans, 1}, {Ticks, 1}, {Aligned, 1}, {Calendars, 4}, {Sets, 2}}
 
 const (
 	coldLimit   = 30
@@ -52,30 +47,21 @@ const (
 	hotPeriod   = time.Second
 	coldPeriods = 1000 // runs in a cold period
 	ticksOfRun  = 3.5  // ticks in a run, and aligned windows: not whole, to be seen if they are not kept
-
-	sharedMember = 2 // of a set: the key that is requested alone too
-
-	// reservedPeriod is so long that the leak of all open reservations together is a
-	// small part of a unit.
-	reservedPeriod = 10 * 365 * 24 * time.Hour
+	maxCost     = 3
 )
-
-// groups are the keys of a contest.
-type groups map[kind][]*place
 
 // place is a key, or a set of keys, that is replaced when it is used up.
 type place struct {
+	kind  Kind
 	name  string           // ends with the algorithm: token_bucket and gcra have the same rows
 	plans []limiter.Policy // of one name, the largest first; in a set the policy of each key
 	round atomic.Int64     // number of the key in this place
-	keep  bool             // the key is never replaced
 }
 
-// newGroups returns the groups for an algorithm in a run.
-func newGroups(a limiter.Algorithm, run string, lasts time.Duration) groups {
+// newPlaces returns the places for an algorithm in a run.
+func newPlaces(a limiter.Algorithm, run string, lasts time.Duration) (all []*place) {
 	cold := limiter.Policy{Algorithm: a, Limit: coldLimit, Period: max(time.Hour, coldPeriods*lasts).Truncate(time.Microsecond)}
 	part := max(time.Microsecond, time.Duration(float64(lasts)/ticksOfRun).Truncate(time.Microsecond))
-	all := groups{}
 	for _, k := range kinds {
 		for i := range k.places {
 			plans := plansOf(k.kind, i, cold, part)
@@ -83,8 +69,7 @@ func newGroups(a limiter.Algorithm, run string, lasts time.Duration) groups {
 				plans[j].Name = policyName(run, k.kind)
 			}
 			if plans != nil {
-				keep := k.kind == hotKind || k.kind == ticksKind || k.kind == alignedKind
-				all[k.kind] = append(all[k.kind], &place{name: fmt.Sprintf("%s-%d-%s", k.kind, i, a), plans: plans, keep: keep})
+				all = append(all, &place{kind: k.kind, name: fmt.Sprintf("%s-%d-%s", k.kind, i, a), plans: plans})
 			}
 		}
 	}
@@ -93,145 +78,95 @@ func newGroups(a limiter.Algorithm, run string, lasts time.Duration) groups {
 
 // plansOf returns the policies of a place, or nil if the algorithm has no such kind. part
 // is the time of a tick or window that ends a few times in a run.
-func plansOf(k kind, place int, cold limiter.Policy, part time.Duration) []limiter.Policy {
-	small, long, reserved := cold, cold, cold
-	small.Limit = smallPlan
+func plansOf(k Kind, place int, cold limiter.Policy, part time.Duration) []limiter.Policy {
+	small, long, low := cold, cold, cold
+	small.Limit, low.Burst = smallPlan, smallPlan
 	long.Period *= 2
-	reserved.Period = reservedPeriod
 	hot := limiter.Policy{Algorithm: cold.Algorithm, Limit: hotLimit, Period: hotPeriod}
-	switch k {
-	case hotKind:
+	few := limiter.Policy{Algorithm: cold.Algorithm, Limit: smallPlan, Period: part}
+	buckets := slices.Contains([]limiter.Algorithm{limiter.LeakyBucket, limiter.LeakyBucketQueue, limiter.TokenBucket, limiter.GCRA}, cold.Algorithm)
+	switch {
+	case k == Hot:
 		return []limiter.Policy{hot}
-	case plansKind:
-		plans := []limiter.Policy{cold, small, long}
-		if bucket(cold.Algorithm) {
-			low := cold
-			low.Burst = smallPlan
-			plans = append(plans, low)
-		}
-		return plans
-	case ticksKind:
-		if cold.Algorithm != limiter.LeakyBucket {
-			return nil
-		}
-		hot.Limit, hot.Period, hot.Tick = smallPlan, part, part
-		return []limiter.Policy{hot}
-	case alignedKind:
-		if cold.Algorithm != limiter.FixedWindow {
-			return nil
-		}
-		hot.Limit, hot.Period, hot.Aligned = smallPlan, part, true
-		return []limiter.Policy{hot}
-	case calendarKind:
-		if cold.Algorithm != limiter.FixedWindow {
-			return nil
-		}
-		at := [...]struct {
-			calendar limiter.Calendar
-			zone     string
-		}{{limiter.Hour, "Asia/Kathmandu"}, {limiter.Day, "Europe/Vienna"}, {limiter.Week, "America/New_York"}, {limiter.Month, "UTC"}}[place]
-		return []limiter.Policy{{Algorithm: cold.Algorithm, Limit: coldLimit, Calendar: at.calendar, TimeZone: at.zone}}
-	case setsKind: // the smaller limit is locked last in one set, and first in the other
-		if place == 0 {
-			return []limiter.Policy{cold, small}
-		}
+	case k == Plans && buckets:
+		return []limiter.Policy{cold, small, long, low}
+	case k == Plans:
+		return []limiter.Policy{cold, small, long}
+	case k == Ticks && cold.Algorithm == limiter.LeakyBucket:
+		few.Tick = part
+		return []limiter.Policy{few}
+	case k == Aligned && cold.Algorithm == limiter.FixedWindow:
+		few.Aligned = true
+		return []limiter.Policy{few}
+	case k == Calendars && cold.Algorithm == limiter.FixedWindow:
+		p := limiter.Policy{Algorithm: cold.Algorithm, Limit: coldLimit}
+		p.Calendar = [...]limiter.Calendar{limiter.Hour, limiter.Day, limiter.Week, limiter.Month}[place]
+		p.TimeZone = [...]string{"Asia/Kathmandu", "Europe/Vienna", "America/New_York", "UTC"}[place]
+		return []limiter.Policy{p}
+	case k == Sets && place == 0: // the smaller limit is locked last in one set, and first in the other
+		return []limiter.Policy{cold, small}
+	case k == Sets:
 		return []limiter.Policy{small, cold, cold}
-	case reservedKind:
-		if cold.Algorithm == limiter.LeakyBucketQueue {
-			return nil
-		}
-		return []limiter.Policy{reserved}
+	case k == Cold:
+		return []limiter.Policy{cold}
 	}
-	return []limiter.Policy{cold}
+	return nil
 }
 
-func bucket(a limiter.Algorithm) bool {
-	return a == limiter.LeakyBucket || a == limiter.LeakyBucketQueue || a == limiter.TokenBucket || a == limiter.GCRA
-}
+// prefix returns the prefix of the names of a run's policies.
+func prefix(run string) string { return "prove." + run }
 
-// Prefix returns the prefix of the names of a run's policies.
-func Prefix(run string) string { return "prove." + run }
+func policyName(run string, k Kind) string { return prefix(run) + "." + string(k) }
 
-func policyName(run string, k kind) string { return Prefix(run) + "." + string(k) }
-
-// PolicyNames returns the names of all policies of a run.
-func PolicyNames(run string) (names []string) {
+// policyNames returns the names of all policies of a run.
+func policyNames(run string) (names []string) {
 	for _, k := range kinds {
 		names = append(names, policyName(run, k.kind))
 	}
 	return names
 }
 
-// subject is a key with its kind.
-type subject struct {
-	kind kind
-	key  string
-}
+// windowed reports whether the keys have windows with fixed edges.
+func (p *place) windowed() bool { return p.kind == Aligned || p.kind == Calendars }
 
-// request is a key to request, and its policy.
-type request struct {
-	subject
-	policy limiter.Policy
-	plans  []limiter.Policy // all under which the key is requested
-	place  *place
-	usedUp func() // call it when the policy has nothing left for the key
-}
-
-// free returns the number of places whose rows are not locked by a transaction.
-func (all groups) free() (n int) {
-	for k, places := range all {
-		if k != heldKind {
-			n += len(places)
-		}
+// bounding returns the policies that bound each key of the place together.
+func (p *place) bounding() []limiter.Policy {
+	if p.kind != Sets {
+		return p.plans
 	}
-	return n
+	return []limiter.Policy{slices.MinFunc(p.plans, func(a, b limiter.Policy) int { return cmp.Compare(a.Limit, b.Limit) })}
 }
 
-// pick returns a key of any kind whose row is not locked by a transaction.
-func (all groups) pick() request {
-	i := rand.IntN(all.free())
-	for _, k := range kinds {
-		if k.kind == heldKind {
-			continue
+// draw is a request that was drawn: a call, and the keys that it names.
+type draw struct {
+	*place
+	verbs.Call
+	units  float64 // of each key
+	keys   []string
+	set    string // the set of the keys, or ""
+	usedUp func() // call it when nothing is left of the keys
+}
+
+// draw draws a request for the place's key under one of its plans, or for all keys of its set
+// in any order.
+func (p *place) draw() draw {
+	round, n := p.round.Load(), float64(1+rand.IntN(maxCost))
+	d := draw{place: p, units: n, Call: verbs.Call{Op: "allow"}}
+	key := fmt.Sprintf("%s-%d", p.name, round)
+	plan := rand.IntN(len(p.plans))
+	if p.kind == Sets {
+		plan, d.Op, d.set = 0, "all", key
+		for _, i := range rand.Perm(len(p.plans)) {
+			d.keys = append(d.keys, fmt.Sprintf("%s-%d", key, i))
+			d.Requests = append(d.Requests, p.plans[i].Request(d.keys[len(d.keys)-1], n))
 		}
-		if places := all[k.kind]; i < len(places) {
-			return places[i].request(k.kind)
-		}
-		i -= len(all[k.kind])
+	} else {
+		d.keys, d.Request = []string{key}, p.plans[plan].Request(key, n)
 	}
-	panic("unreachable")
-}
-
-// of returns a current key of one kind, under one of its plans.
-func (all groups) of(k kind) request {
-	return all[k][rand.IntN(len(all[k]))].request(k)
-}
-
-// request returns a request for the place's key under one of its plans. In a set it is for
-// the first key.
-func (p *place) request(k kind) request {
-	plan, round := 0, p.round.Load()
-	if k != setsKind {
-		plan = rand.IntN(len(p.plans))
-	}
-	return request{subject{k, fmt.Sprintf("%s-%d", p.name, round)}, p.plans[plan], p.plans, p, func() {
-		if !p.keep && plan == 0 {
+	d.usedUp = func() {
+		if keep := p.kind == Hot || p.kind == Ticks || p.kind == Aligned; !keep && plan == 0 {
 			p.round.CompareAndSwap(round, round+1)
 		}
-	}}
-}
-
-// members returns a request for each key of a set. Only the last of three is requested
-// alone too. The others are admitted no more than the smallest limit of the set.
-func (r request) members() (all []request) {
-	least := slices.MinFunc(r.plans, func(p, q limiter.Policy) int { return cmp.Compare(p.Limit, q.Limit) })
-	for i, p := range r.plans {
-		one := r
-		one.key, one.policy, one.plans = fmt.Sprintf("%s-%d", r.key, i), p, []limiter.Policy{least}
-		if i == sharedMember {
-			one.plans[0] = p
-		}
-		all = append(all, one)
 	}
-	return all
+	return d
 }

@@ -1,4 +1,4 @@
-package contest
+package prove
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -34,22 +33,11 @@ func (d rolledBackAlone) AllowAll(ctx context.Context, requests ...limiter.Reque
 	return limiter.Results{}, limiter.ErrRetryTx
 }
 
-func (d rolledBackAlone) Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
-	if d.commit {
-		return d.Limiter.Reserve(ctx, request, ttl)
-	}
-	return limiter.Reservation{}, limiter.ErrRetryTx
-}
-
 // wrong is an honest client but for one verb. Kinds of keys without that verb hold.
 type wrong struct {
 	honest
-	allow  func(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
-	all    func(h honest, ctx context.Context, requests []limiter.Request) (limiter.Results, error)
-	settle func(h honest, ctx context.Context, q limiter.Request, id string, units float64) (limiter.Result, error) // q was reserved
-	cancel func(h honest, ctx context.Context, q limiter.Request, id string) error
-
-	reserved *sync.Map // requests by reservation
+	allow func(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
+	all   func(h honest, ctx context.Context, requests []limiter.Request) (limiter.Results, error)
 }
 
 func (w wrong) InTx(_ context.Context, commit bool, do func(verbs.Limiter) error) error {
@@ -68,26 +56,6 @@ func (w wrong) AllowAll(ctx context.Context, requests ...limiter.Request) (limit
 		return w.honest.AllowAll(ctx, requests...)
 	}
 	return w.all(w.honest, ctx, requests)
-}
-
-func (w wrong) Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
-	r, err := w.honest.Reserve(ctx, request, ttl)
-	w.reserved.Store(r.ID, request)
-	return r, err
-}
-
-func (w wrong) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
-	if request, ok := w.reserved.Load(id); ok && w.settle != nil {
-		return w.settle(w.honest, ctx, request.(limiter.Request), id, units)
-	}
-	return w.honest.Settle(ctx, id, units)
-}
-
-func (w wrong) Cancel(ctx context.Context, id string) error {
-	if request, ok := w.reserved.Load(id); ok && w.cancel != nil {
-		return w.cancel(w.honest, ctx, request.(limiter.Request), id)
-	}
-	return w.honest.Cancel(ctx, id)
 }
 
 // racy reads and then writes without a lock: the mistake that a contest must find.
@@ -181,36 +149,6 @@ func torn(h honest, ctx context.Context, requests []limiter.Request) (limiter.Re
 	return limiter.Results{}, cmp.Or(err, limiter.ErrUnavailable)
 }
 
-// settledTwice gives back twice what a Settle left.
-func settledTwice(h honest, ctx context.Context, q limiter.Request, id string, units float64) (limiter.Result, error) {
-	r, err := h.Settle(ctx, id, units)
-	if err == nil && units < q.Cost {
-		_, err = h.Refund(ctx, q.Policy, q.Key, q.Cost-units)
-	}
-	return r, err
-}
-
-// cancelledTwice gives back twice the units of a reservation.
-func cancelledTwice(h honest, ctx context.Context, q limiter.Request, id string) error {
-	err := h.Cancel(ctx, id)
-	if err == nil {
-		_, err = h.Refund(ctx, q.Policy, q.Key, q.Cost)
-	}
-	return err
-}
-
-// frugal does not count what a Settle spends above its reservation.
-func frugal(h honest, ctx context.Context, q limiter.Request, id string, units float64) (limiter.Result, error) {
-	return h.Settle(ctx, id, min(units, q.Cost))
-}
-
-// keeps gives nothing back.
-func keeps(_ honest, _ context.Context, _ limiter.Request, _ string, _ float64) (limiter.Result, error) {
-	return limiter.Result{Allowed: true}, nil
-}
-
-func keepsCancelled(honest, context.Context, limiter.Request, string) error { return nil }
-
 // TestContestFinds: a fault of each kind of keys is found, and no key of another kind is
 // blamed for it. Without words of a fault the kind must be exceeded.
 func TestContestFinds(t *testing.T) {
@@ -219,29 +157,22 @@ func TestContestFinds(t *testing.T) {
 		name      string
 		algorithm limiter.Algorithm // all if empty
 		client    wrong
-		kind      kind // any if empty
+		kind      Kind // any if empty
 		fault     string
 	}{
 		{"racy", "", wrong{allow: racy}, "", ""},
-		{"forgetful", "", wrong{allow: forgetful}, plansKind, ""},
-		{"continuous", limiter.LeakyBucket, wrong{allow: continuous}, ticksKind, ""},
-		{"continuous", limiter.LeakyBucket, wrong{allow: continuous}, ticksKind, "only whole units leak"},
-		{"unaligned", limiter.FixedWindow, wrong{allow: unaligned}, alignedKind, "ends its window at"},
-		{"elsewhere", limiter.FixedWindow, wrong{allow: elsewhere}, calendarKind, "ends its window at"},
-		{"short hour", limiter.FixedWindow, wrong{allow: shortHour}, calendarKind, ""},
-		{"short hour", limiter.FixedWindow, wrong{allow: shortHour}, calendarKind, "the window that begins at"},
-		{"piecemeal", "", wrong{all: piecemeal}, setsKind, "are counted"},
-		{"lenient", "", wrong{all: lenient}, setsKind, ""},
-		{"torn", "", wrong{all: torn}, setsKind, "always requested with it"},
-		{"settled twice", "", wrong{settle: settledTwice}, reservedKind, "are counted instead of"},
-		{"settled twice", "", wrong{settle: settledTwice}, reservedKind, ""},
-		{"cancelled twice", "", wrong{cancel: cancelledTwice}, reservedKind, "are counted instead of"},
-		{"cancelled twice", "", wrong{cancel: cancelledTwice}, reservedKind, ""},
-		{"frugal", "", wrong{settle: frugal}, reservedKind, "are counted instead of"},
-		{"keeps all", "", wrong{settle: keeps, cancel: keepsCancelled}, reservedKind, "are counted instead of"},
+		{"forgetful", "", wrong{allow: forgetful}, Plans, ""},
+		{"continuous", limiter.LeakyBucket, wrong{allow: continuous}, Ticks, ""},
+		{"continuous", limiter.LeakyBucket, wrong{allow: continuous}, Ticks, "only whole units leak"},
+		{"unaligned", limiter.FixedWindow, wrong{allow: unaligned}, Aligned, "ends its window at"},
+		{"elsewhere", limiter.FixedWindow, wrong{allow: elsewhere}, Calendars, "ends its window at"},
+		{"short hour", limiter.FixedWindow, wrong{allow: shortHour}, Calendars, ""},
+		{"piecemeal", "", wrong{all: piecemeal}, Sets, "are counted"},
+		{"lenient", "", wrong{all: lenient}, Sets, ""},
+		{"torn", "", wrong{all: torn}, Sets, "always requested with it"},
 	} {
 		for _, a := range limiter.Algorithms() {
-			if b.algorithm != "" && a != b.algorithm || b.kind == reservedKind && a == limiter.LeakyBucketQueue {
+			if b.algorithm != "" && a != b.algorithm {
 				continue
 			}
 			t.Run(b.name+" "+b.fault+" "+string(a), func(t *testing.T) {
@@ -259,7 +190,7 @@ func TestContestFinds(t *testing.T) {
 				}
 				fresh := func() wrong {
 					c := b.client
-					c.honest, c.reserved = newHonest(), new(sync.Map)
+					c.honest = newHonest()
 					return c
 				}
 				seen := contend(t, fresh, a, 200*time.Millisecond, func(_ wrong, seen Algorithm) bool { return found(seen) > 0 })
@@ -276,7 +207,7 @@ func TestContestFinds(t *testing.T) {
 				}
 				for _, e := range seen.Exceeded {
 					blamed(e, e.Key)
-					if b.kind == plansKind && (e.Allowed != coldLimit || e.Policy.Limit != coldLimit) {
+					if b.kind == Plans && (e.Allowed != coldLimit || e.Policy.Limit != coldLimit) {
 						t.Errorf("not the larger plan: %+v", e)
 					}
 				}

@@ -5,9 +5,8 @@
 //   - Some requests are in transactions; half of those are rolled back.
 //   - Some clients disconnect before the answer, and the server ends some connections.
 //   - Some keys are requested under several plans in turn.
-//   - A transaction locks the rows of some keys.
 //   - Some keys leak in ticks, or have windows with fixed edges.
-//   - Some keys are requested together by AllowAll, and some by Reserve.
+//   - Some keys are requested together by AllowAll.
 //
 // A unit is admitted if a client received that answer and, in a transaction, the commit
 // was acknowledged. A request without an answer is unknown: it may be counted, but it is
@@ -24,7 +23,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/contest"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
@@ -70,8 +68,7 @@ func (c Config) Validate() error {
 // Report is the result of a proof.
 type Report struct {
 	// Holds reports whether no key was admitted more than its policy allows or counted
-	// wrongly, and other keys were answered while a row was locked. Through a pooler, which may have too
-	// few connections, only the first counts.
+	// wrongly.
 	Holds bool `json:"holds"`
 	// Took is the duration in seconds.
 	Took float64 `json:"took_s"`
@@ -85,20 +82,12 @@ type Report struct {
 	// Killed is the number of connections that the server ended for the proof.
 	Killed int64 `json:"killed"`
 	// Algorithms has one entry for each algorithm.
-	Algorithms []contest.Algorithm `json:"algorithms"`
+	Algorithms []Algorithm `json:"algorithms"`
 }
-
-// Parts of a Report.
-type (
-	Algorithm = contest.Algorithm
-	Part      = contest.Part
-	Held      = contest.Held
-	Reserved  = contest.Reserved
-)
 
 // Run runs a proof on the database of pool, and always deletes its keys at the end. With
 // an error it returns the results up to then. It uses one or two connections of pool,
-// and opens one for each worker and one more.
+// and opens one for each worker.
 func Run(ctx context.Context, pool *pgxpool.Pool, config Config) (report Report, err error) {
 	if err := config.Validate(); err != nil {
 		return report, err
@@ -135,7 +124,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, config Config) (report Report,
 			err = errors.Join(err, cleanUp(ctx, pool, name, run, behindPooler))
 		}
 	}()
-	report = Report{Holds: true, Workers: config.Workers, Pools: len(clients) - 1, Pooler: behindPooler, Through: through}
+	report = Report{Holds: true, Workers: config.Workers, Pools: len(clients), Pooler: behindPooler, Through: through}
 	if behindPooler {
 		// The limiter does without prepared statements, but not the caller's transactions.
 		if err := pooler.Check(ctx, pool); err != nil {
@@ -162,18 +151,14 @@ func Run(ctx context.Context, pool *pgxpool.Pool, config Config) (report Report,
 	<-killing
 	report.Algorithms, report.Took = algorithms, time.Since(start).Seconds()
 	for _, a := range algorithms {
-		report.Holds = report.Holds && len(a.Exceeded) == 0 && len(a.Faults) == 0 && (a.Held.Stalls == 0 || behindPooler)
+		report.Holds = report.Holds && len(a.Exceeded) == 0 && len(a.Faults) == 0
 	}
 	return report, err
 }
 
 // proveAll tests the algorithms one after the other. After an error it leaves out the
 // results of the last.
-func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, config Config, run string) (all []contest.Algorithm, err error) {
-	var senders []contest.Client
-	for _, c := range clients {
-		senders = append(senders, c)
-	}
+func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []client, config Config, run string) (all []Algorithm, err error) {
 	clock := func(ctx context.Context) (now time.Time, err error) {
 		err = pool.QueryRow(ctx, "SELECT clock_timestamp()", pooler.Mode(pool)).Scan(&now)
 		return now, err
@@ -183,9 +168,8 @@ func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, conf
 		if config.Progress != nil {
 			config.Progress(algorithm)
 		}
-		last := len(senders) - 1
-		seen, err := contest.New(senders[:last], senders[last], config.Workers, algorithm, run, each).Contend(ctx, each, clock)
-		if contest.Hopeless(err) {
+		seen, err := newContest(clients, config.Workers, algorithm, run, each).contend(ctx, each, clock)
+		if fateOf(err) == hopeless {
 			return all, err // the same for every algorithm
 		}
 		if err != nil {
