@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
@@ -20,6 +21,26 @@ func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ er
 		return e.decideLocal(ctx, c, err)
 	}
 	return e.degrade(ctx, &c.request, err), nil
+}
+
+// failedAll returns the answer to a set that failed in the store.
+func (e *engine) failedAll(ctx context.Context, s *set, err error) (all Results, _ error) {
+	fails := func(m FailMode) bool {
+		return slices.ContainsFunc(s.groups, func(g *group) bool { return g.source.OnError == m })
+	}
+	switch {
+	case s.alone || !e.failsOpen(ctx, err) || fails(FailClosed):
+		return all, err
+	case fails(FailLocal):
+		return e.decideAllLocal(ctx, s, err)
+	}
+	all = e.untaken(s, true, time.Time{})
+	for i := range s.requests {
+		if all.PerRequest[i].Source != SourceOverride {
+			all.PerRequest[i] = e.degrade(ctx, &s.requests[i], err)
+		}
+	}
+	return all, nil
 }
 
 // failsOpen reports whether FailOpen and FailLocal apply to an error.

@@ -73,81 +73,74 @@ func (e *engine) decideAll(ctx context.Context, s *set) (all Results, err error)
 	return all, err
 }
 
-// decideSet is decideAll as the policies see it.
+// decideSet is decideAll as the policies see it. It takes the steps of decide.
 func (e *engine) decideSet(ctx context.Context, s *set) (all Results, err error) {
-	if e.closed.Load() {
-		return all, store.ErrClosed
-	}
 	for {
-		if err = e.compileAll(s); err != nil {
+		var done bool
+		if all, done, err = e.earlyAll(ctx, s); done {
 			return all, err
 		}
-		if all, err = e.try(ctx, s); err != store.ErrKnown {
-			return all, err
+		allowed, err := e.sendAll(ctx, s)
+		if err != store.ErrKnown { // else a denial came to be known while the requests waited
+			return e.answerAll(ctx, s, allowed, err)
 		}
 	}
 }
 
-// try decides a compiled set. It returns ErrKnown if a denial came to be known while the
-// requests waited.
-func (e *engine) try(ctx context.Context, s *set) (all Results, err error) {
-	allowed := len(s.groups) == 0
-	switch {
-	case s.blocked() && ctx.Err() == nil:
+// earlyAll answers a set without the store, or compiles it for the store. done: all and err are
+// the answer.
+func (e *engine) earlyAll(ctx context.Context, s *set) (all Results, done bool, err error) {
+	if e.closed.Load() {
+		return all, true, store.ErrClosed
+	}
+	if err = e.compileAll(s); err != nil {
+		return all, true, err
+	}
+	switch blocked := s.blocked(); {
+	case (blocked || len(s.groups) == 0) && ctx.Err() != nil:
+		return all, true, store.EndedContext(ctx)
+	case blocked:
 		all = e.untaken(s, false, e.clockTime())
 		all.blame()
-		return all, nil
-	case !allowed && !s.blocked():
-		var known func() bool
-		if e.remembers(ctx) {
-			if all, known := e.known(s); known {
-				return all, nil
-			}
-			known = func() bool { return e.anyKnown(s) }
-		}
-		allowed, err = e.takeAll(ctx, s, s.groups, known)
-		if err == nil && !allowed && s.verb.waits {
-			allowed, err = e.reuseAll(ctx, s)
-		}
-		s.received = time.Now()
-	case ctx.Err() != nil:
-		err = store.EndedContext(ctx)
+		return all, true, nil
+	case len(s.groups) > 0 && e.remembers(ctx):
+		all, done = e.known(s)
 	}
-	switch {
-	case err != nil:
+	return all, done, nil
+}
+
+// sendAll asks the store for a compiled set.
+func (e *engine) sendAll(ctx context.Context, s *set) (allowed bool, err error) {
+	if len(s.groups) == 0 { // all requests are for shadow policies, or overrides let them pass
+		return true, nil
+	}
+	var known func() bool
+	if e.remembers(ctx) {
+		known = func() bool { return e.anyKnown(s) }
+	}
+	allowed, err = e.takeAll(ctx, s, s.groups, known)
+	if err == nil && !allowed && s.verb.waits {
+		allowed, err = e.reuseAll(ctx, s)
+	}
+	s.received = time.Now()
+	return allowed, err
+}
+
+// answerAll interprets and remembers what the store answered, or its error.
+func (e *engine) answerAll(ctx context.Context, s *set, allowed bool, err error) (all Results, _ error) {
+	if err != nil {
 		return e.failedAll(ctx, s, err)
-	case !allowed:
-		all = e.results(s, false)
+	}
+	if all = e.results(s, allowed); !allowed {
 		e.keep(s, all)
 		return all, nil
 	}
-	all = e.results(s, true)
 	for _, g := range s.groups {
 		for _, i := range g.indexes {
 			s.delay = max(s.delay, all.PerRequest[i].Delay)
 		}
 	}
 	return all, e.decideShadows(ctx, s, all.PerRequest)
-}
-
-// failedAll returns the answer to a set that failed in the store.
-func (e *engine) failedAll(ctx context.Context, s *set, err error) (all Results, _ error) {
-	fails := func(m FailMode) bool {
-		return slices.ContainsFunc(s.groups, func(g *group) bool { return g.source.OnError == m })
-	}
-	switch {
-	case s.alone || err == store.ErrKnown || !e.failsOpen(ctx, err) || fails(FailClosed):
-		return all, err
-	case fails(FailLocal):
-		return e.decideAllLocal(ctx, s, err)
-	}
-	all = e.untaken(s, true, time.Time{})
-	for i := range s.requests {
-		if all.PerRequest[i].Source != SourceOverride {
-			all.PerRequest[i] = e.degrade(ctx, &s.requests[i], err)
-		}
-	}
-	return all, nil
 }
 
 // compileAll validates the requests and puts those of one policy and key into one group.
