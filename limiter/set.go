@@ -345,8 +345,8 @@ func (g *group) share(i int, in *Request, source Source) Result {
 	return result(&q, verbTake, &o, in.Policy.Limit, source)
 }
 
-// refused returns the i-th request's answer after the whole was denied: whether it would
-// have fitted after those before it, and its RetryAfter.
+// refused returns the i-th request's answer after the whole was denied: whether the requests of
+// the group up to it would have fitted, and its RetryAfter.
 func (g *group) refused(i int, in *Request, source Source) Result {
 	q, o, need := g.Query, g.Outcome, g.Needs[i]
 	o.View = g.Views[i]

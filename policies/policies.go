@@ -165,8 +165,8 @@ type Edit struct {
 	// IfVersion, unless 0, makes Apply return ErrChanged if the version in the
 	// database is another.
 	IfVersion int64
-	// Note is the note of all these changes in the history. If it is empty, a change has the
-	// note of its policy or override, if that is another than before.
+	// Note is the note of all these changes in the history. Default: each change has the note of
+	// its policy or override, or none if the edit does not change that note.
 	Note            string
 	Set             []Stored
 	Delete          []string // names

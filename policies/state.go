@@ -32,8 +32,8 @@ type overridesOf struct {
 	rules *ruleSet
 }
 
-// keyHash is a part of the SHA-256 of a key as stored: keys may be long. No two keys with the
-// same one can be found.
+// keyHash is a part of the SHA-256 of a key as stored: keys may be long. It has 128 bits, so that
+// nobody can find two keys with one hash.
 type keyHash [16]byte
 
 func hashOf(stored string) keyHash {

@@ -129,7 +129,7 @@ func victim(t *testing.T, path string) (check func()) {
 }
 
 // plantingServer returns a directory with an initdb that runs a script with $data and $run,
-// as the account that runs the server. It is what that account may do at any time.
+// as the account that runs the server. That account may change them at any time.
 func plantingServer(t *testing.T, script string) string {
 	t.Helper()
 	dir := fakeServer(t, "15.1")

@@ -79,7 +79,8 @@ func (b *bench) wantReturned(want ...int64) {
 	}
 }
 
-// TestBlockIsGrantedOnce: one by one, within its life by both clocks.
+// TestBlockIsGrantedOnce: callers get each unit of a block once, until its life ends by either
+// clock.
 func TestBlockIsGrantedOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -52,8 +52,9 @@ func (a *asked) status() *pb.RateLimitResponse_DescriptorStatus {
 	return st
 }
 
-// untilReset returns the time until the limit's window ends, in whole seconds, if it is a unit's;
-// else until the key is empty, or if it is over its limit, until the request fits. Nil is never.
+// untilReset returns a time in whole seconds; nil is never. Of a limit per unit it is the time
+// until the window ends. Of another limit it is the time until the key is empty or, after a
+// denial, until the request fits.
 func (a *asked) untilReset() *durationpb.Duration {
 	p, r := &a.policy, &a.result
 	switch {

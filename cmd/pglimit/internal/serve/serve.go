@@ -248,7 +248,7 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 	return servers.run(ctx, announce)
 }
 
-// servers are what listens. Until open they answer that they are not ready.
+// servers listen. Until open is called they answer that they are not ready.
 type servers struct {
 	*Server
 	api, adm  *webpage.Graceful

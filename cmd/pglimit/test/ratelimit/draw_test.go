@@ -45,8 +45,8 @@ var (
 	lengths = []int64{1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400}
 )
 
-// config returns a configuration. Numbers are drawn from numbers, so that two of them can have
-// the same descriptors with other limits.
+// config returns a configuration. It draws the limits from numbers, so that two configurations
+// can have the same descriptors with other limits.
 func (d *draw) config(numbers *rand.Rand) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "domain: %s\ndescriptors:\n", d.domain)

@@ -18,8 +18,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
-// PGX returns the connections of a pgx pool. Their own transactions may be idle for so
-// long: see Idle.
+// PGX returns the connections of a pgx pool. idle bounds how long their own transactions may be
+// idle: see Idle.
 func PGX(pool *pgxpool.Pool, idle time.Duration) Connections {
 	return &pgxConnections{Pool: pool, limit: newIdleLimit(idle), leaves: sendsBinary(pool.Config().ConnConfig)}
 }

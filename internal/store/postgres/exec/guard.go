@@ -175,7 +175,7 @@ func (o *Owners) look(ctx context.Context, runner Runner) error {
 	var owners db.TableOwnersRow
 	var distributed *shards.Map
 	err := runner.Run(ctx, Statement, func(tx db.DBTX) (err error) {
-		// Without Citus it is one statement: behind a pooler that loses prepared statements another
+		// Without Citus it is one statement. Behind a pooler that loses prepared statements another
 		// without parameters could be executed instead of it.
 		if owners, err = db.New().TableOwners(ctx, tx); err == nil {
 			err = CheckEncoding(owners.ClientEncoding, owners.ServerEncoding)
