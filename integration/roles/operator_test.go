@@ -79,7 +79,7 @@ func TestGrantsNoRightsBefore(t *testing.T) {
 		`settle('x', 1)`, `cancel('x')`, `_find('gcra', 'k')`, `_declared(NULL, 'x', 1)`} {
 		wants(t, s.asker, "42501", `SELECT pglimit_ask.`+call)
 	}
-	// The others run with their caller's privileges.
+	// All other functions run with their caller's privileges.
 	testworld.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit, limits TO PUBLIC`)
 	testworld.Exec(t, s.owner, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit TO PUBLIC`)
 	wants(t, s.operator, "42501", `SELECT pglimit.gcra('p', 'k', 1, 10, 60)`)

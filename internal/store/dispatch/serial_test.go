@@ -77,8 +77,8 @@ func TestTurnsAreBounded(t *testing.T) {
 	})
 }
 
-// TestTurnsLeave: a caller that leaves goes immediately. Its statement is not cancelled;
-// if it was not sent, it is not.
+// TestTurnsLeave: a caller that leaves goes immediately. Its statement is not cancelled, but not
+// sent either if it still waits.
 func TestTurnsLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSlow()

@@ -200,7 +200,7 @@ func (b *Tab) still() {
 
 // testCalm: the page moves less for users who prefer reduced motion.
 func testCalm(t *testing.T, p *Playground) {
-	// With a clock on which 60 frames are a second, however long they take.
+	// The page's clock counts 60 frames as a second, however long they take.
 	b := open(t, p, five(t.Name()), first(`
 		let frames = 0
 		const original = requestAnimationFrame
