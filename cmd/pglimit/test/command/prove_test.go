@@ -38,8 +38,9 @@ type proof struct {
 // part is some of the keys.
 type part struct {
 	Kind                              string
-	Keys                              int
+	Keys, Requests                    int
 	Asked, Admitted, Allowed, Unknown float64
+	RolledBack                        float64 `json:"rolled_back"`
 }
 
 // leftovers counts the rows of all tables of limits.
