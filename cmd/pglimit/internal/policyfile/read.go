@@ -1,7 +1,6 @@
 package policyfile
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,13 +8,12 @@ import (
 	"os"
 	"reflect"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/strictyaml"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -47,135 +45,57 @@ func Read(name string, in io.Reader) (File, error) {
 	if len(data) > maxSize {
 		return File{}, fmt.Errorf("%s: has more than 64 MiB", name)
 	}
-	var doc, second yaml.Node
-	r, documents := reader{name: name}, yaml.NewDecoder(bytes.NewReader(data))
-	if err = documents.Decode(&doc); err == nil {
-		if err = documents.Decode(&second); err == nil {
-			r.fault(&second, "another document:", "a file has one")
+	var f File
+	err = strictyaml.Read(name, data, "policies: and a list of policies", func(where, field string) string {
+		if where == document {
+			return field
 		}
-	}
-	if err != nil && err != io.EOF {
-		return File{}, fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	if len(doc.Content) == 0 {
-		return File{}, fmt.Errorf("%s: is empty: write policies: and a list of policies", name)
-	}
-	r.document(follow(doc.Content[0]))
-	return r.file, errors.Join(r.faults...)
-}
-
-// follow returns the node that an alias stands for.
-func follow(n *yaml.Node) *yaml.Node {
-	for range 8 {
-		if n.Kind != yaml.AliasNode {
-			break
-		}
-		n = n.Alias
-	}
-	return n
-}
-
-type reader struct {
-	name   string
-	file   File
-	faults []error
-}
-
-// fault notes a fault at a line. where is the path of the field.
-func (r *reader) fault(n *yaml.Node, where, reason string) {
-	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s %s", r.name, n.Line, where, reason))
-}
-
-func (r *reader) document(n *yaml.Node) {
-	if n.Kind == yaml.SequenceNode {
-		r.policies(n, "policies")
-		return
-	}
-	for f := range r.fields(n, "the file", "policies", "overrides") {
-		switch f.name {
-		case "policies":
-			r.policies(f.value, f.name)
-		case "overrides":
-			r.overrides(f.value)
-		}
-	}
-}
-
-// field is one entry of a mapping.
-type field struct {
-	name  string
-	value *yaml.Node
-}
-
-// fields iterates over the entries of a mapping that have one of the names. The others are
-// faults, and so is a name that occurs twice.
-func (r *reader) fields(n *yaml.Node, where string, names ...string) func(yield func(field) bool) {
-	return func(yield func(field) bool) {
-		if n.Kind != yaml.MappingNode {
-			r.fault(n, where, "must be a mapping with fields such as "+strings.Join(names[:min(3, len(names))], ", "))
+		return where + "." + field
+	}, func(r *strictyaml.Reader, n *yaml.Node) {
+		in := &reader{Reader: r, file: &f}
+		if n = strictyaml.Follow(n); n.Kind == yaml.SequenceNode {
+			in.policies("policies", n)
 			return
 		}
-		seen := map[string]bool{}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key, value := n.Content[i], follow(n.Content[i+1])
-			switch {
-			case !slices.Contains(names, key.Value):
-				r.fault(key, where, fmt.Sprintf("has no field %.80q: use %s", key.Value, strings.Join(names, ", ")))
-			case seen[key.Value]:
-				r.fault(key, where, fmt.Sprintf("has %s twice", key.Value))
-			default:
-				seen[key.Value] = true
-				if value.Tag == "!!null" {
-					continue // as if it were not there
-				}
-				if !yield(field{key.Value, value}) {
-					return
-				}
-			}
-		}
-	}
+		r.Mapping(n, document, strictyaml.Field{Name: "policies", Set: in.policies}, strictyaml.Field{Name: "overrides", Set: in.overrides})
+	})
+	return f, err
 }
 
-// items returns the entries of a list.
-func (r *reader) items(n *yaml.Node, where string) []*yaml.Node {
-	if n.Kind != yaml.SequenceNode {
-		r.fault(n, where, "must be a list")
-		return nil
-	}
-	items := make([]*yaml.Node, len(n.Content))
-	for i, item := range n.Content {
-		items[i] = follow(item)
-	}
-	return items
+// document names the whole file in errors.
+const document = "the file"
+
+type reader struct {
+	*strictyaml.Reader
+	file *File
 }
 
-func (r *reader) policies(n *yaml.Node, where string) {
+func (r *reader) policies(where string, n *yaml.Node) {
 	lines := map[string]int{}
-	for i, item := range r.items(n, where) {
+	r.List(n, where, func(i int, item *yaml.Node) {
 		at := fmt.Sprintf("%s[%d]", where, i)
 		var p policies.Stored
 		_, ok := r.entry(item, at, PolicyFields, &p)
 		if line, twice := lines[p.Name]; twice {
-			r.fault(item, at+".name", fmt.Sprintf("%q is that of line %d, too: each policy has a name of its own", p.Name, line))
+			r.Fault(item, at+".name", "%q is that of line %d, too: each policy has a name of its own", p.Name, line)
 		} else if ok {
 			lines[p.Name] = item.Line
 			r.file.Policies = append(r.file.Policies, p)
 		}
-	}
+	})
 }
 
 // entry reads a mapping of fields into a policy or an override. It returns the nodes of the
 // fields, and false after a fault.
 func (r *reader) entry(n *yaml.Node, where string, fields []Field, into any) (nodes map[string]*yaml.Node, ok bool) {
-	before, given, nodes := len(r.faults), map[string]any{}, map[string]*yaml.Node{}
-	types, names := map[string]reflect.Type{}, make([]string, len(fields))
+	before, given, nodes := len(r.Faults), map[string]any{}, map[string]*yaml.Node{}
+	all := make([]strictyaml.Field, len(fields))
 	for i, f := range fields {
-		types[f.Name], names[i] = f.Type, f.Name
+		all[i] = strictyaml.Field{Name: f.Name, Set: func(where string, n *yaml.Node) {
+			nodes[f.Name], given[f.Name] = n, r.value(n, where, f.Type)
+		}}
 	}
-	for f := range r.fields(n, where, names...) {
-		nodes[f.name], given[f.name] = f.value, r.value(f.value, where+"."+f.name, types[f.name])
-	}
-	if len(r.faults) > before {
+	if r.Mapping(n, where, all...); len(r.Faults) > before || r.Full() {
 		return nodes, false
 	}
 	data, err := json.Marshal(given)
@@ -190,7 +110,7 @@ func (r *reader) entry(n *yaml.Node, where string, fields []Field, into any) (no
 	case err == nil:
 		return nodes, true
 	case !errors.As(err, &bad):
-		r.fault(n, where, err.Error())
+		r.Fault(n, where, "%v", err)
 		return nodes, false
 	}
 	name := fields[slices.IndexFunc(fields, func(f Field) bool { return f.Go == bad.Field })].Name
@@ -199,9 +119,9 @@ func (r *reader) entry(n *yaml.Node, where string, fields []Field, into any) (no
 		value = fmt.Sprintf("%.80q", text)
 	}
 	if at, has := nodes[name]; has {
-		r.fault(at, where+"."+name, "is "+value+": "+bad.Reason)
+		r.Fault(at, where+"."+name, "is %s: %s", value, bad.Reason)
 	} else {
-		r.fault(n, where+"."+name, "is missing: "+bad.Reason)
+		r.Fault(n, where+"."+name, "is missing: %s", bad.Reason)
 	}
 	return nodes, false
 }
@@ -210,35 +130,41 @@ func (r *reader) entry(n *yaml.Node, where string, fields []Field, into any) (no
 func (r *reader) value(n *yaml.Node, where string, t reflect.Type) any {
 	switch {
 	case t.Kind() == reflect.Float64:
-		return r.number(n, where)
+		v, _ := r.Number(n, where)
+		return v
 	case t.Kind() == reflect.Bool:
-		return r.boolean(n, where)
-	case t != reflect.TypeFor[time.Time]():
-		return r.text(n, where)
+		if n.Kind != yaml.ScalarNode || n.Value != "true" && n.Value != "false" {
+			r.Fault(n, where, "is %.80q: must be true or false", n.Value)
+		}
+		return n.Value == "true"
 	}
-	text := r.text(n, where)
+	var text string
+	r.Scalar(n, where, &text, "a text")
+	if t != reflect.TypeFor[time.Time]() {
+		return text
+	}
 	until, err := ParseEnd(text, time.Local)
 	if err != nil {
-		r.fault(n, where, fmt.Sprintf("is %.80q: %v", text, err))
+		r.Fault(n, where, "is %.80q: %v", text, err)
 	}
 	return until.UTC()
 }
 
-func (r *reader) overrides(n *yaml.Node) {
+func (r *reader) overrides(where string, n *yaml.Node) {
 	lines := map[target]int{}
-	for i, item := range r.items(n, "overrides") {
-		at := fmt.Sprintf("overrides[%d]", i)
+	r.List(n, where, func(i int, item *yaml.Node) {
+		at := fmt.Sprintf("%s[%d]", where, i)
 		var o policies.Override
 		if !r.override(item, at, &o) {
-			continue
+			return
 		}
 		if line, twice := lines[targetOf(&o)]; twice {
-			r.fault(item, at, fmt.Sprintf("is for the same policy and key as line %d", line))
-			continue
+			r.Fault(item, at, "is for the same policy and key as line %d", line)
+			return
 		}
 		lines[targetOf(&o)] = item.Line
 		r.file.Overrides = append(r.file.Overrides, o)
-	}
+	})
 }
 
 // override reads an override and checks it. It returns false after a fault.
@@ -247,19 +173,19 @@ func (r *reader) override(n *yaml.Node, where string, o *policies.Override) bool
 	if !ok {
 		return false
 	}
-	before := len(r.faults)
+	before := len(r.Faults)
 	for _, required := range [...]struct{ name, value string }{{"policy", o.Policy}, {"key", o.Key}} {
 		if required.value == "" {
-			r.fault(n, where+"."+required.name, "is missing")
+			r.Fault(n, where+"."+required.name, "is missing")
 		}
 	}
 	if err := Check(*o); err != nil {
-		r.fault(n, where, err.Error())
+		r.Fault(n, where, "%v", err)
 	}
 	if n := utf8.RuneCountInString(o.Note); n > maxNote {
-		r.fault(nodes["note"], where+".note", fmt.Sprintf("has %d characters: must have at most %d", n, maxNote))
+		r.Fault(nodes["note"], where+".note", "has %d characters: must have at most %d", n, maxNote)
 	}
-	return len(r.faults) == before
+	return len(r.Faults) == before
 }
 
 // Check returns an error if an override changes nothing or too much. Numbers are checked
@@ -281,49 +207,5 @@ func Check(o policies.Override) error {
 	return nil
 }
 
-func (r *reader) scalar(n *yaml.Node, where, want string) bool {
-	if n.Kind != yaml.ScalarNode {
-		r.fault(n, where, "must be "+want)
-		return false
-	}
-	return true
-}
-
-// text reads a text. A number, such as a key, may be written without quotes.
-func (r *reader) text(n *yaml.Node, where string) string {
-	r.scalar(n, where, "a text")
-	return n.Value
-}
-
 // maxNote is the longest note in characters, as the limiter has it.
 const maxNote = 1000
-
-func (r *reader) number(n *yaml.Node, where string) float64 {
-	if !r.scalar(n, where, "a number") {
-		return 0
-	}
-	v, ok := Number(n)
-	if !ok {
-		r.fault(n, where, fmt.Sprintf("is %.80q: must be a number, in decimals without leading zeros", n.Value))
-	}
-	return v
-}
-
-// Number returns the number of a scalar that a flag would read alike: to YAML, 0100 is 64.
-func Number(n *yaml.Node) (v float64, ok bool) {
-	n = follow(n)
-	tag, digits := n.ShortTag(), strings.TrimLeft(n.Value, "+-")
-	isOctal := len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9'
-	v, err := strconv.ParseFloat(n.Value, 64)
-	return v, err == nil && strings.Trim(digits, "0123456789.eE+-") == "" && !isOctal && (tag == "!!int" || tag == "!!float")
-}
-
-func (r *reader) boolean(n *yaml.Node, where string) bool {
-	if !r.scalar(n, where, "true or false") {
-		return false
-	}
-	if n.Value != "true" && n.Value != "false" {
-		r.fault(n, where, fmt.Sprintf("is %.80q: must be true or false", n.Value))
-	}
-	return n.Value == "true"
-}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/strictyaml"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -157,46 +158,46 @@ func NewConfig(merge bool, domains ...*Domain) (*Config, error) {
 		root := c.domains[d.name]
 		switch {
 		case d.name == "":
-			b.fault(d.at, "domain: is missing or empty")
+			b.Add(d.at, "domain: is missing or empty")
 			continue
 		case root == nil:
 			root = &node{at: d.at, children: map[string]*node{}}
 			c.domains[d.name] = root
 		case !merge:
-			b.fault(d.at, "domain: %.80q is that of %s, too", d.name, root.at)
+			b.Add(d.at, "domain: %.80q is that of %s, too", d.name, root.at)
 			continue
 		}
 		b.domain = d.name
 		b.descriptors(root, d.descriptors, d.name, nil)
 	}
-	return c, errors.Join(b.faults...)
+	return c, errors.Join(b.Faults...)
 }
 
 // builder makes nodes of descriptors.
 type builder struct {
 	domain string
-	faults
+	strictyaml.Faults
 }
 
 // descriptors adds those below a node, whose path and keys are given.
 func (b *builder) descriptors(parent *node, list []descriptor, path string, keys []string) {
 	if len(keys) == maxLevels && len(list) > 0 {
-		b.fault(parent.at, "descriptors: are more than %d levels deep", maxLevels)
+		b.Add(parent.at, "descriptors: are more than %d levels deep", maxLevels)
 		return
 	}
 	for i := range list {
 		d := &list[i]
-		if b.full() {
+		if b.Full() {
 			return
 		}
 		if d.key == "" {
-			b.fault(d.at, "key: is missing or empty")
+			b.Add(d.at, "key: is missing or empty")
 			continue
 		}
 		name := d.composite()
 		path, keys := path+"."+name, append(slices.Clip(keys), d.key)
 		if twin := parent.children[name]; twin != nil {
-			b.fault(d.at, "key: %.200q is that of %s, too: descriptors side by side differ in key and value", path, twin.at)
+			b.Add(d.at, "key: %.200q is that of %s, too: descriptors side by side differ in key and value", path, twin.at)
 			continue
 		}
 		n := &node{at: d.at, name: name, key: d.key, children: map[string]*node{}, valueToMetric: d.valueToMetric, share: d.share}
@@ -205,7 +206,7 @@ func (b *builder) descriptors(parent *node, list []descriptor, path string, keys
 			parent.wildcards = append(parent.wildcards, wildcard{name, strings.Split(name, "*")})
 		}
 		if d.share && !strings.Contains(name, "*") {
-			b.fault(d.at, "share_threshold: needs a * in the value, not %.80q", d.value)
+			b.Add(d.at, "share_threshold: needs a * in the value, not %.80q", d.value)
 		}
 		if d.rule != nil {
 			n.limit = b.limit(d, path, keys)
@@ -222,21 +223,21 @@ func (b *builder) limit(d *descriptor, path string, keys []string) *limit {
 		shadow: d.shadow, quota: d.quota, detailed: d.detailed, metadata: d.metadata,
 	}
 	if slices.Contains(r.replaces, "") {
-		b.fault(r.at, "replaces: has an entry without a name")
+		b.Add(r.at, "replaces: has an entry without a name")
 	}
 	if r.name != "" && slices.Contains(r.replaces, r.name) {
-		b.fault(r.at, "replaces: has the limit's own name %.80q", r.name)
+		b.Add(r.at, "replaces: has the limit's own name %.80q", r.name)
 	}
 	value, known := pb.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(r.unit)]
 	l.unit = pb.RateLimitResponse_RateLimit_Unit(value)
 	switch known = known && value != 0; {
 	case r.unlimited && r.own != nil:
-		b.fault(r.at, "%s: has no meaning with unlimited", ownKey)
+		b.Add(r.at, "%s: has no meaning with unlimited", ownKey)
 	case r.unlimited && r.unit != "":
-		b.fault(r.at, "unit: has no meaning with unlimited")
+		b.Add(r.at, "unit: has no meaning with unlimited")
 	case r.unlimited:
 	case !known && (r.unit != "" || r.own == nil || r.own.policy.Period == 0 && r.own.policy.Calendar == ""):
-		b.fault(r.at, "unit: is %.80q: must be %s", r.unit, strings.Join(unitNames(), ", "))
+		b.Add(r.at, "unit: is %.80q: must be %s", r.unit, strings.Join(unitNames(), ", "))
 	default:
 		b.policy(l, r, keys)
 	}
@@ -268,11 +269,11 @@ func (b *builder) policy(l *limit, r *rule, keys []string) {
 		l.unit, l.perUnit = shown(own)
 		switch {
 		case !slices.Contains([]string{"", "together", "each"}, o.counting):
-			b.fault(at, "%s.counting: is %.80q: must be together or each", ownKey, o.counting)
+			b.Add(at, "%s.counting: is %.80q: must be together or each", ownKey, o.counting)
 		case l.each && own.Algorithm != limiter.FixedWindow:
-			b.fault(at, "%s.counting: each needs the algorithm %s", ownKey, limiter.FixedWindow)
+			b.Add(at, "%s.counting: each needs the algorithm %s", ownKey, limiter.FixedWindow)
 		case own.Algorithm == limiter.LeakyBucketQueue:
-			b.fault(at, "%s.algorithm: %s makes callers wait, and a proxy does not", ownKey, own.Algorithm)
+			b.Add(at, "%s.algorithm: %s makes callers wait, and a proxy does not", ownKey, own.Algorithm)
 		}
 	}
 	var bad *limiter.PolicyError
@@ -281,9 +282,9 @@ func (b *builder) policy(l *limit, r *rule, keys []string) {
 	case err == nil || l.policy.Limit == 0:
 	case errors.As(err, &bad) && r.own != nil:
 		i := slices.IndexFunc(policyfile.PolicyFields, func(f policyfile.Field) bool { return f.Go == bad.Field })
-		b.fault(cmp.Or(r.own.at[bad.Field], at), "%s.%s: is %v: %s", ownKey, policyfile.PolicyFields[i].Name, bad.Value, bad.Reason)
+		b.Add(cmp.Or(r.own.at[bad.Field], at), "%s.%s: is %v: %s", ownKey, policyfile.PolicyFields[i].Name, bad.Value, bad.Reason)
 	default:
-		b.fault(at, "%v", err)
+		b.Add(at, "%v", err)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/strictyaml"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/prompglimit"
 )
@@ -181,7 +182,7 @@ func TestBoundsOfConfigurations(t *testing.T) {
 	_, ofXDS := NewConfig(false, FromProto(wide))
 	_, ofYAML := Parse("f.yaml", []byte("domain: d\ndescriptors:\n"+strings.Repeat("- {keys: k, rate_limit: {unit: x, units: 1}}\n", 100_000)))
 	for _, err := range []error{ofXDS, ofYAML} {
-		if err == nil || strings.Count(err.Error(), "\n") != maxFaults || !strings.HasSuffix(err.Error(), "more than 100 faults: correct those first") {
+		if err == nil || strings.Count(err.Error(), "\n") != strictyaml.MaxFaults || !strings.HasSuffix(err.Error(), "more than 100 faults: correct those first") {
 			t.Errorf("100,000 faults: an error of %d lines that begins %.300v", strings.Count(fmt.Sprint(err), "\n")+1, err)
 		}
 	}
