@@ -24,7 +24,7 @@ func TestSearch(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
-	l := must.OK(limiter.New(pool, nil))(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	for _, a := range algorithm.Tables {
 		p := ten("z", limiter.Algorithm(a))
 		testworld.Must(t)(l.Charge(t.Context(), p, "alice:203.0.113.9", 1))
@@ -90,7 +90,7 @@ func TestEdit(t *testing.T) {
 			}
 		}
 		testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, blocked) VALUES ('login', '*', 'pattern', true)`)
-		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
+		l := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: secret})
 		testworld.Must(t)(l.Allow(t.Context(), policy.Policy, "alice"))
 		status := func(want inspect.Status) {
 			t.Helper()
@@ -134,7 +134,7 @@ func TestFacts(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
-	l := must.OK(limiter.New(pool, nil))(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := ten("p", limiter.FixedWindow)
 	for i, key := range []string{"a", "b", "c"} {
 		testworld.Must(t)(l.Charge(t.Context(), p, key, float64(4*i+1)))

@@ -70,7 +70,7 @@ func TestKey(t *testing.T) {
 	for _, secret := range [][]byte{nil, secret} {
 		pool := testworld.NewPool(t)
 		s := open(t, pool, secret)
-		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
+		l := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: secret})
 		stored := keys.Stored("alice", secret)
 		for i, a := range algorithm.Tables {
 			p := ten("every", limiter.Algorithm(a))
@@ -127,7 +127,7 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
-	l := must.OK(limiter.New(pool, nil))(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	p, q := ten("p", limiter.FixedWindow), ten("q", limiter.TokenBucket)
 	for i, key := range []string{"a1", "a2", "a3"} {
 		testworld.Must(t)(l.Charge(t.Context(), p, key, float64(9-2*i)))
@@ -174,7 +174,7 @@ func TestChanges(t *testing.T) {
 	for _, secret := range [][]byte{nil, secret} {
 		pool := testworld.NewPool(t)
 		s := open(t, pool, secret)
-		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret, DisableDenyCache: true}))(t)
+		l := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: secret, DisableDenyCache: true})
 		for _, a := range limiter.Algorithms() {
 			p := ten("p", a)
 			for _, ref := range []dashboard.Ref{as("alice"), asStored(keys.Stored("alice", secret))} {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -26,7 +27,7 @@ var backends = map[string]struct {
 }{
 	"memory": {50, func(_ *testing.T, c *clock) *limiter.Limiter { return limiter.NewMemory(&limiter.Config{Now: c.Now}) }},
 	"postgres": {3, func(t *testing.T, c *clock) *limiter.Limiter {
-		l, err := limiter.New(pglimittest.Pool(t), &limiter.Config{Now: c.Now, DisableDenyCache: true})
+		l, err := limiter.New(pglimittest.Pool(t), &limiter.Config{Now: c.Now, DisableDenyCache: true, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
