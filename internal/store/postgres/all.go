@@ -64,7 +64,7 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 	var blocks, reads []exec.Call
 	err = p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
 		if err := exec.Together(ctx, tx, p.takes(ctx, groups, 1)); err != nil {
-			return statement.AsLocked(groups[0].LockWait, err)
+			return statement.AsLocked(ctx, groups[0].LockWait, err)
 		}
 		if allowed = store.AllFit(groups); allowed {
 			return nil
@@ -73,7 +73,7 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 		if u, ok := tx.(exec.Unwinder); ok {
 			err := u.Unwind(ctx, blocks, reads)
 			blocks, reads = nil, nil
-			return statement.AsLocked(groups[0].LockWait, err)
+			return statement.AsLocked(ctx, groups[0].LockWait, err)
 		}
 		return exec.ErrRolledBack
 	})
@@ -82,7 +82,7 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 	}
 	if len(blocks) > 0 {
 		err := p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
-			return statement.AsLocked(groups[0].LockWait, exec.Together(ctx, tx, blocks))
+			return statement.AsLocked(ctx, groups[0].LockWait, exec.Together(ctx, tx, blocks))
 		})
 		if err != nil {
 			return false, err
@@ -284,7 +284,7 @@ func (p Store) takeAtOnce(ctx context.Context, groups []*store.Group) (taken boo
 		return false, nil
 	}
 	err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
-		return statement.AsLocked(groups[0].LockWait, exec.AtOnce(ctx, tx, calls))
+		return statement.AsLocked(ctx, groups[0].LockWait, exec.AtOnce(ctx, tx, calls))
 	})
 	if exec.IsNotAll(err) || err == exec.ErrOneByOne {
 		return false, nil

@@ -147,7 +147,7 @@ func (p Store) exec(ctx context.Context, wait time.Duration, key string, f func(
 		if key != "" {
 			tx = p.at(tx, key)
 		}
-		return statement.AsLocked(wait, f(tx))
+		return statement.AsLocked(ctx, wait, f(tx))
 	}), p.tx)
 }
 
@@ -160,7 +160,7 @@ func (p Store) reset(ctx context.Context, op *store.Op) error {
 		if err == nil && op.Allowed {
 			err = p.free(ctx, tx, op)
 		}
-		return statement.AsLocked(op.LockWait, err)
+		return statement.AsLocked(ctx, op.LockWait, err)
 	})
 	return exec.Translate(err, p.tx)
 }
@@ -198,7 +198,7 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 			p.setEdges(r.Query, now)
 		}
 		err := p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
-			return statement.AsLocked(rows[0].Query.LockWait, p.takeMany(ctx, tx, t, rows, now))
+			return statement.AsLocked(ctx, rows[0].Query.LockWait, p.takeMany(ctx, tx, t, rows, now))
 		})
 		switch {
 		case exec.IsDataError(err):
@@ -299,7 +299,7 @@ func (p Store) Pipeline(ctx context.Context, wait time.Duration, ops []*store.Op
 		failed, err = exec.Pipeline(ctx, tx, len(ops), func(i int, tx db.DBTX) {
 			errs[i] = Store{runner: exec.InTx(tx), ahead: p.ahead}.Do(ctx, ops[i])
 		})
-		return statement.AsLocked(wait, err)
+		return statement.AsLocked(ctx, wait, err)
 	})
 	switch {
 	case err == nil:

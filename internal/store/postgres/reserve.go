@@ -97,7 +97,7 @@ func (p Store) attemptBy(ctx context.Context, m exec.Mode, q *store.Query, a *st
 		p.setEdges(q, q.Now)
 		err = p.runner.Run(ctx, m, func(tx db.DBTX) (err error) {
 			o, overdue, err = p.reserveBy(ctx, tx, q, a)
-			return statement.AsLocked(q.LockWait, err)
+			return statement.AsLocked(ctx, q.LockWait, err)
 		})
 		if err == exec.ErrRolledBack {
 			err = nil

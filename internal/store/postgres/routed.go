@@ -98,10 +98,10 @@ func (p Store) settleRouted(ctx context.Context, op *store.Op) error {
 		op.Ended, held = nil, false
 		e, err := hold(ctx, tx, op)
 		if err != nil || e == nil {
-			return statement.AsLocked(op.LockWait, err)
+			return statement.AsLocked(ctx, op.LockWait, err)
 		}
 		held, op.Ended = true, e
-		return statement.AsLocked(op.LockWait, p.end(ctx, tx, op))
+		return statement.AsLocked(ctx, op.LockWait, p.end(ctx, tx, op))
 	})
 	if err == store.ErrLocked && !held {
 		err = store.ErrReservationLocked

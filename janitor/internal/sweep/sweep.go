@@ -143,7 +143,7 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 				s.done.ReservationsExpired++
 				s.CountReservation()
 				continue
-			case exec.IsLockTimeout(err):
+			case exec.IsLockTimeout(ctx, err):
 			case exec.SQLState(err) != "" || errors.Is(err, errNewer):
 				failed = cmp.Or(failed, err)
 			default: // the server does not answer

@@ -244,7 +244,7 @@ func (w *work) try(ctx context.Context, g bundle) (locked bool, err error) {
 		return err
 	})
 	var answer *pgconn.PgError
-	if errors.As(err, &answer) && slices.Contains([]string{"55P03", "40P01", "40001"}, answer.Code) {
+	if errors.As(err, &answer) && slices.Contains([]string{"40P01", "40001"}, answer.Code) || exec.IsLockTimeout(ctx, err) {
 		return true, nil
 	}
 	if err != nil {

@@ -105,8 +105,19 @@ func LosesAnswer(code string) bool {
 		strings.HasPrefix(code, internalError) || code == completionUnknown
 }
 
-// IsLockTimeout reports whether a row was locked for longer than lock_timeout.
-func IsLockTimeout(err error) bool { return sqlState(err) == lockNotAvailable }
+// IsLockTimeout reports whether a row was locked for longer than the lock_timeout that a statement
+// under ctx has set. A statement can wait for two locks of a row, one after the other. If the time
+// ends just as it gets the first, PostgreSQL has forgotten why it cancels when it waits for the
+// second: it reports what it reports if somebody cancels the statement.
+func IsLockTimeout(ctx context.Context, err error) bool {
+	switch sqlState(err) {
+	case lockNotAvailable:
+		return true
+	case queryCanceled:
+		return ctx.Err() == nil && !strings.Contains(err.Error(), "statement timeout")
+	}
+	return false
+}
 
 // Waited reports whether the server undid a statement that may have waited for a lock.
 func Waited(err error) bool { return conflict(err) || sqlState(err) == queryCanceled }

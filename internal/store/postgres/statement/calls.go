@@ -172,7 +172,7 @@ func (c Call) Send(tx db.DBTX) error {
 	case calendar && (errors.Is(err, pgx.ErrNoRows) || err == nil && f.granted == otherPeriod):
 		return exec.ErrOtherPeriod
 	case err != nil:
-		return AsLocked(q.LockWait, err)
+		return AsLocked(c.Context, q.LockWait, err)
 	}
 	switch op.Kind {
 	case store.Block, store.Unblock:
@@ -218,8 +218,8 @@ func (c Call) Delete(tx db.DBTX) (was bool, err error) {
 
 // AsLocked returns ErrLocked for a row that was locked for longer than a LockWait.
 // Retrying the statement would not help.
-func AsLocked(wait time.Duration, err error) error {
-	if err != nil && wait > 0 && exec.IsLockTimeout(err) {
+func AsLocked(ctx context.Context, wait time.Duration, err error) error {
+	if err != nil && wait > 0 && exec.IsLockTimeout(ctx, err) {
 		return store.ErrLocked
 	}
 	return err
