@@ -72,9 +72,9 @@ func TestShareEqualsTheModel(t *testing.T) {
 	}
 }
 
-// request makes one random request of a whole number of units, and checks what it did. Keys
-// are refunded or reserved: a Refund can take units that are reserved, and how many a Settle
-// then finds is not in its result.
+// request makes one random request of a whole number of units, and checks what it did. A key
+// is refunded or reserved, never both: a Refund can take reserved units, and the result of a
+// Settle does not say how many it found.
 func (h *history) request(ctx context.Context, l *limiter.Limiter, p limiter.Policy, number int, r *rand.Rand) error {
 	const burst = 100
 	key, verb := fmt.Sprint(number), r.IntN(4)

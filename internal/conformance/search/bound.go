@@ -83,8 +83,8 @@ func (l *ledger) check() error {
 	return nil
 }
 
-// weight is the part of a counter's units that still counts at the latest that the key's
-// clock may be.
+// weight is the part of a counter's units that still counts at the latest time that the key's
+// clock may have.
 func (l *ledger) weight(e *entry) float64 {
 	period := float64(slices.Min(l.periods))
 	return max(0, min(1, (float64(e.endsAt-l.latest)+period)/period))
