@@ -52,7 +52,7 @@ var fieldPlaces = []place{
 	{"migrations/00004_policies.sql", `\n    SNAKE(_s|_units)? `, nil},
 	{"queries/policy.sql", `\bSNAKE(_s|_units)?\b`, nil},
 	{"policies/record.go", `json:"SNAKE(_s|_units)?"`, nil},
-	{"cmd/pglimit/internal/policyflags/flags.go", `"KEBAB"`, selected},
+	{"cmd/pglimit/internal/policyflags/flags.go", `Var\([^\n]*"KEBAB"`, selected},
 	{"cmd/pglimit/internal/dashboard/web/edit.js", `\["SNAKE"`, selected},
 	{"docs/sql.md", `\bSNAKE(_s|_units)?\b`, nil},
 }

@@ -107,7 +107,7 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 }
 
 // differs reports whether the answers for a joint's key are not the model's. Of a sliding log only
-// the last one is compared: each of the others is read at a moment of its own.
+// the last one is compared: a statement of its own reads each of the others.
 func (w *World) differs(op *Op, j *joint, out *Out, now int64) bool {
 	want := w.refuse(op, []*joint{j}, now)
 	for i, q := range op.Requests {

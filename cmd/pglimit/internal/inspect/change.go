@@ -258,7 +258,7 @@ func (w *work) try(ctx context.Context, g bundle) (locked bool, err error) {
 	return false, nil
 }
 
-// count adds what was done in a bundle to its policy and algorithm.
+// count adds the counts of a bundle to those of its policy and algorithm.
 func (w *work) count(g bundle, c Count) {
 	if !c.any() {
 		return

@@ -101,6 +101,7 @@ func TestReadFaults(t *testing.T) {
 		"policies: [":                        {"limits.yaml: line 1"},
 		"policies: []\n---\n- {" + ok + "}":  {"limits.yaml:2: another document: a file has one"},
 		"policies: []\n---\n[":               {"limits.yaml: line 3"},
+		"policies:\n- &p {<<: *p}":           {"policies[0] is more than 100 levels deep"},
 		"polices: []":                        {`limits.yaml:1: the file has no field "polices": use policies, overrides`},
 		"policies: {}":                       {"limits.yaml:1: policies must be a list"},
 		"policies:\n- {" + ok + "}\n- 5":     {"limits.yaml:3: policies[1] must be a mapping"},
@@ -273,4 +274,13 @@ func FuzzFormats(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestReadMerges: a policy has the fields that it merges, but for those of its own.
+func TestReadMerges(t *testing.T) {
+	t.Parallel()
+	f, err := Read("limits.yaml", strings.NewReader("policies:\n- &a {name: a, algorithm: gcra, limit: 1, period: 1s}\n- {<<: *a, name: b, limit: 2}\n"))
+	if err != nil || len(f.Policies) != 2 || f.Policies[1].Name != "b" || f.Policies[1].Limit != 2 || f.Policies[1].Period != f.Policies[0].Period {
+		t.Errorf("%+v, %v", f.Policies, err)
+	}
 }

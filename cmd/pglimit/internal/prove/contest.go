@@ -61,8 +61,8 @@ func newContest(clients []client, workers int, a limiter.Algorithm, run string, 
 }
 
 // contend lets the workers send requests until lasts has passed, each at least one, waits for
-// the last answers, and then reads what is counted. It returns what was measured, also with an
-// error. clock reads the database's clock.
+// the last answers, and then reads what is counted. clock reads the database's clock. With an
+// error it returns the results so far.
 func (c *contest) contend(ctx context.Context, lasts time.Duration, clock func(context.Context) (time.Time, error)) (Algorithm, error) {
 	first, err := clock(ctx)
 	if err != nil {
@@ -201,7 +201,7 @@ func (c *contest) of(d *draw, key string, r *limiter.Result) *account {
 	return of
 }
 
-// fate is what became of a request.
+// fate says whether a request was answered, and what else may have come of it.
 type fate int
 
 const (

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -188,5 +189,18 @@ func TestBinaryLost(t *testing.T) {
 				t.Errorf("%s: sent in binary: %v, want %v; %d warnings; closed %q", c.code, ways, want, warned, closed)
 			}
 		}
+	}
+}
+
+// TestAsLocked: under a lock_timeout of ours a cancel without another reason is a locked row, so
+// that no policy fails open by it. Without one it is what the server says.
+func TestAsLocked(t *testing.T) {
+	t.Parallel()
+	cancelled := &pgconn.PgError{Code: "57014", Message: "canceling statement due to user request"}
+	if err := AsLocked(t.Context(), time.Millisecond, cancelled); err != store.ErrLocked {
+		t.Errorf("with a LockWait: %v", err)
+	}
+	if err := AsLocked(t.Context(), 0, cancelled); err != cancelled {
+		t.Errorf("without: %v", err)
 	}
 }
