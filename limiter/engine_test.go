@@ -340,6 +340,46 @@ func TestEngineMisconfigured(t *testing.T) {
 	}
 }
 
+// meanwhile is a store whose first op waits: a function runs first, and then Known is asked, as a
+// dispatcher asks before it sends.
+type meanwhile struct {
+	store.Store
+	first func()
+}
+
+func (m *meanwhile) Do(ctx context.Context, op *store.Op) error {
+	if first := m.first; first != nil {
+		m.first = nil
+		if first(); op.Known != nil && op.Known() {
+			return store.ErrKnown
+		}
+	}
+	return m.Store.Do(ctx, op)
+}
+
+// TestEngineLooksAgain: a denial that comes to be known while a call waits answers the call, of one
+// request or several.
+func TestEngineLooksAgain(t *testing.T) {
+	t.Parallel()
+	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Period: time.Hour}
+	for _, v := range verbCalls {
+		if v.name != "Reserve" && v.name != "AllowAll" {
+			continue
+		}
+		l, s := watched(t, true, &Config{})
+		l.store = &meanwhile{s, func() {
+			_, first := l.Allow(t.Context(), p, "k")
+			_, denied := l.Allow(t.Context(), p, "k")
+			if s.calls = nil; first != nil || denied != nil {
+				t.Error(first, denied)
+			}
+		}}
+		if err := v.call(t.Context(), l.engine, p); err != nil || len(s.calls) != 0 {
+			t.Errorf("%s: %v, sent %v", v.name, err, s.calls)
+		}
+	}
+}
+
 // TestEngineRemembers: a denial answers later requests without the store, until a call
 // gives something back.
 func TestEngineRemembers(t *testing.T) {

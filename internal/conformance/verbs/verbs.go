@@ -11,6 +11,12 @@ import (
 
 // Limiter is a *limiter.Limiter or a *limiter.Tx.
 type Limiter interface {
+	Remote
+	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
+}
+
+// Remote has the methods that a client of the server has too.
+type Remote interface {
 	Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)
 	AllowN(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Do(ctx context.Context, request limiter.Request) (limiter.Result, error)
@@ -21,7 +27,6 @@ type Limiter interface {
 
 	Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
-	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
 
 	Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
 	Settle(ctx context.Context, id string, units float64) (limiter.Result, error)

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"errors"
 	"math"
 	"reflect"
@@ -11,28 +10,15 @@ import (
 
 	"github.com/pglimit/pglimit/client"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
 
-// verbs are what the library and the client share: a caller of it can move between both.
-type verbs interface {
-	Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)
-	AllowN(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
-	Do(ctx context.Context, request limiter.Request) (limiter.Result, error)
-	AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error)
-	AllowUpTo(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
-	Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
-	Usage(ctx context.Context, p limiter.Policy, key string) (limiter.Usage, error)
-	Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
-	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
-	Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
-	Settle(ctx context.Context, id string, units float64) (limiter.Result, error)
-	Cancel(ctx context.Context, id string) error
-	Block(ctx context.Context, p limiter.Policy, key string, d time.Duration) error
-	Unblock(ctx context.Context, p limiter.Policy, key string) error
-	Reset(ctx context.Context, p limiter.Policy, key string) error
+// shared is what the library and the client share: a caller of it can move between both.
+type shared interface {
+	verbs.Remote
 	Close() error
 }
 
@@ -62,7 +48,7 @@ func TestClient(t *testing.T) {
 			Reason: r.Reason, Replayed: r.Replayed, Expired: r.Expired, RetryAfter: never(r.RetryAfter), ResetAfter: never(r.ResetAfter),
 		}
 	}
-	run := func(l verbs, p limiter.Policy, key string) (all []answer) {
+	run := func(l shared, p limiter.Policy, key string) (all []answer) {
 		one := func(r limiter.Result, err error) {
 			if err == nil {
 				r = cut(r)

@@ -165,30 +165,3 @@ func TestTranslateDriver(t *testing.T) {
 		}
 	}
 }
-
-// TestIsLockTimeout: a cancel is one of lock_timeout, as that is sometimes reported, unless the
-// statement's context or statement_timeout has ended it.
-func TestIsLockTimeout(t *testing.T) {
-	t.Parallel()
-	ended, end := context.WithCancel(t.Context())
-	end()
-	for _, c := range []struct {
-		ctx           context.Context
-		code, message string
-		want          bool
-	}{
-		{t.Context(), "55P03", "canceling statement due to lock timeout", true},
-		{ended, "55P03", "canceling statement due to lock timeout", true},
-		{t.Context(), "57014", "canceling statement due to user request", true},
-		{ended, "57014", "canceling statement due to user request", false},
-		{t.Context(), "57014", "canceling statement due to statement timeout", false},
-		{t.Context(), "40001", "could not serialize access", false},
-	} {
-		if got := IsLockTimeout(c.ctx, &pgconn.PgError{Code: c.code, Message: c.message}); got != c.want {
-			t.Errorf("%s %s, context %v: %v", c.code, c.message, c.ctx.Err(), got)
-		}
-	}
-	if IsLockTimeout(t.Context(), nil) {
-		t.Error("no error")
-	}
-}

@@ -193,14 +193,27 @@ func TestBinaryLost(t *testing.T) {
 }
 
 // TestAsLocked: under a lock_timeout of ours a cancel without another reason is a locked row, so
-// that no policy fails open by it. Without one it is what the server says.
+// that no policy fails open by it.
 func TestAsLocked(t *testing.T) {
 	t.Parallel()
-	cancelled := &pgconn.PgError{Code: "57014", Message: "canceling statement due to user request"}
-	if err := AsLocked(t.Context(), time.Millisecond, cancelled); err != store.ErrLocked {
-		t.Errorf("with a LockWait: %v", err)
-	}
-	if err := AsLocked(t.Context(), 0, cancelled); err != cancelled {
-		t.Errorf("without: %v", err)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, c := range []struct {
+		ctx           context.Context
+		wait          time.Duration
+		code, message string
+		locked        bool
+	}{
+		{ended, 1, "55P03", "lock timeout", true},
+		{t.Context(), 1, "57014", "user request", true},
+		{t.Context(), 0, "57014", "user request", false},
+		{ended, 1, "57014", "user request", false},
+		{t.Context(), 1, "57014", "statement timeout", false},
+		{t.Context(), 1, "40001", "could not serialize access", false},
+	} {
+		err := error(&pgconn.PgError{Code: c.code, Message: c.message})
+		if got := AsLocked(c.ctx, c.wait, err); (got == store.ErrLocked) != c.locked || !c.locked && got != err {
+			t.Errorf("%+v: %v", c, got)
+		}
 	}
 }
