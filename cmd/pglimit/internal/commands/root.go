@@ -27,7 +27,8 @@ DATABASE_URL or --database-url names the database, as a URL or as key=value
 pairs. ?search_path=limits at the end of a URL selects the tables in schema
 limits. The process list shows --database-url to all users of the machine, so
 keep a password in DATABASE_URL, in the password file (PGPASSFILE, default
-~/.pgpass) or in a service file (service=NAME, PGSERVICEFILE).
+~/.pgpass), in a service file (service=NAME, PGSERVICEFILE), or all of the URL in
+the file that DATABASE_URL_FILE names.
 
 --embedded runs a PostgreSQL server while a command uses it, with the tables in
 place: the newest one installed on this machine, or the one in PGBIN. The data
@@ -111,6 +112,10 @@ func addCompletion(root *cobra.Command) {
 
 // Main runs the command line of the process, and ends the process with its exit code.
 func Main() {
+	if err := connect.ReadSecretFiles(); err != nil {
+		cli.Failure{Message: err.Error(), Code: "usage", ExitCode: cli.ExitUsage}.Write(os.Stderr, cli.WantsJSON(os.Args[1:]))
+		os.Exit(cli.ExitUsage)
+	}
 	ctx, stop := cli.WithSignals(context.Background())
 	code := Run(ctx, arguments(os.Args), os.Stdin, os.Stdout, os.Stderr)
 	stop()

@@ -80,7 +80,7 @@ func newServe(db *connect.Database, out *cli.Output) *cobra.Command {
 	flags.StringVar(&o.AccessLog, "access-log", "errors", "log `which` requests: "+strings.Join(serve.AccessLogs, ", "))
 	flags.BoolVar(&o.NoJanitor, "no-janitor", false, "run no janitor: another process does")
 	_ = cmd.RegisterFlagCompletionFunc("access-log", cobra.FixedCompletions(serve.AccessLogs, cobra.ShellCompDirectiveNoFileComp))
-	cmd.AddCommand(newServeToken(out))
+	cmd.AddCommand(newServeToken(out), newServeHealth(out))
 	return cmd
 }
 
