@@ -12,6 +12,10 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 )
 
+// version is that of a release, which its build sets by -ldflags "-X …commands.version=v0.1.0".
+// Empty: what the Go tool recorded.
+var version string
+
 // versions is the command's JSON.
 type versions struct {
 	Version    string `json:"version"`
@@ -56,7 +60,7 @@ func fromBuild(info *debug.BuildInfo, ok bool) versions {
 	if !ok {
 		return versions{Version: "unknown", Go: "unknown"}
 	}
-	v := versions{Version: cmp.Or(info.Main.Version, "(devel)"), Go: info.GoVersion}
+	v := versions{Version: cmp.Or(version, info.Main.Version, "(devel)"), Go: info.GoVersion}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			v.Revision = s.Value
