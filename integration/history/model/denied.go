@@ -106,8 +106,8 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 	return &after
 }
 
-// differs reports whether the answers for a joint's key are not the model's. Of a sliding log only
-// the last one is compared: a statement of its own reads each of the others.
+// differs reports whether the answers for a joint's key are not the model's. Of a sliding log it
+// compares the last answer only: a separate statement reads each answer before that.
 func (w *World) differs(op *Op, j *joint, out *Out, now int64) bool {
 	want := w.refuse(op, []*joint{j}, now)
 	for i, q := range op.Requests {

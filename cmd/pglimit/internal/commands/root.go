@@ -112,10 +112,6 @@ func addCompletion(root *cobra.Command) {
 
 // Main runs the command line of the process, and ends the process with its exit code.
 func Main() {
-	if err := connect.ReadSecretFiles(); err != nil {
-		cli.Failure{Message: err.Error(), Code: "usage", ExitCode: cli.ExitUsage}.Write(os.Stderr, cli.WantsJSON(os.Args[1:]))
-		os.Exit(cli.ExitUsage)
-	}
 	ctx, stop := cli.WithSignals(context.Background())
 	code := Run(ctx, arguments(os.Args), os.Stdin, os.Stdout, os.Stderr)
 	stop()

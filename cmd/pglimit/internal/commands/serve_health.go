@@ -29,7 +29,7 @@ type health struct {
 }
 
 func newServeHealth(out *cli.Output) *cobra.Command {
-	wait := 3 * time.Second
+	timeout := 3 * time.Second
 	cmd := &cobra.Command{
 		Use:   "health [URL...]",
 		Short: "Ask whether a server is ready, as a container's health check",
@@ -37,8 +37,8 @@ func newServeHealth(out *cli.Output) *cobra.Command {
 0: it answered 200; 1: it answered otherwise, or nothing answered. Certificates of
 this machine are not verified.
 
-The default is what the image has: https or http://localhost:9090/readyz of serve
---admin :9090, else http://localhost:8080/healthcheck of ratelimit.`,
+Without a URL it asks serve --admin :9090 at https or http://localhost:9090/readyz, and
+then ratelimit at http://localhost:8080/healthcheck.`,
 		Example: `  pglimit serve health
   pglimit serve health https://localhost:8443/healthz && echo ready`,
 		RunE: func(cmd *cobra.Command, urls []string) error {
@@ -50,10 +50,10 @@ The default is what the image has: https or http://localhost:9090/readyz of serv
 					return fmt.Errorf("%.200q is no URL of a server: must be such as %s", text, healthURLs[1])
 				}
 			}
-			if wait <= 0 {
-				return fmt.Errorf("--wait is %v: must be more than 0", wait)
+			if timeout <= 0 {
+				return fmt.Errorf("--timeout is %v: must be more than 0", timeout)
 			}
-			ctx, stop := context.WithTimeout(cmd.Context(), wait)
+			ctx, stop := context.WithTimeout(cmd.Context(), timeout)
 			defer stop()
 			var answer health
 			for _, text := range urls {
@@ -75,7 +75,7 @@ The default is what the image has: https or http://localhost:9090/readyz of serv
 			return err
 		},
 	}
-	cli.DurationVar(cmd.Flags(), &wait, "wait", wait, "longest `time` for all answers")
+	cli.DurationVar(cmd.Flags(), &timeout, "timeout", timeout, "longest `time` for all answers")
 	return cmd
 }
 

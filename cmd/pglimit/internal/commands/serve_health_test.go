@@ -11,8 +11,8 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 )
 
-// TestServeHealth: the first server that answers decides, also by TLS with a certificate that
-// nobody verifies on this machine; no answer at all is not ready either.
+// TestServeHealth: the first server that answers decides. A certificate of this machine is not
+// verified. If no server answers, none is ready.
 func TestServeHealth(t *testing.T) {
 	t.Parallel()
 	answers := func(status int) http.Handler {
@@ -38,7 +38,7 @@ func TestServeHealth(t *testing.T) {
 		"another server's": {[]string{moved.URL}, 1, "not ready: " + moved.URL + ": 302 Found"},
 		"JSON":             {[]string{starting.URL, "--json"}, 1, `"status": 503`},
 		"no URL":           {[]string{"localhost:9090"}, 2, `"localhost:9090" is no URL of a server`},
-		"no time":          {[]string{ready.URL, "--wait", "0s"}, 2, "--wait is 0s: must be more than 0"},
+		"no time":          {[]string{ready.URL, "--timeout", "0s"}, 2, "--timeout is 0s: must be more than 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

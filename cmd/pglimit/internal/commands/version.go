@@ -55,10 +55,10 @@ func programVersion() string {
 	return strings.Replace(fromBuild(debug.ReadBuildInfo()).Version, "(devel)", "development build", 1)
 }
 
-// fromBuild returns the versions that the Go tool recorded in the program.
+// fromBuild returns the versions that the build and the Go tool recorded in the program.
 func fromBuild(info *debug.BuildInfo, ok bool) versions {
 	if !ok {
-		return versions{Version: "unknown", Go: "unknown"}
+		return versions{Version: cmp.Or(version, "unknown"), Go: "unknown"}
 	}
 	v := versions{Version: cmp.Or(version, info.Main.Version, "(devel)"), Go: info.GoVersion}
 	for _, s := range info.Settings {

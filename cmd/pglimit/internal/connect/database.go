@@ -48,7 +48,10 @@ func (d *Database) Register(flags *pflag.FlagSet) {
 }
 
 // Named reports whether the flags or the environment name a database.
-func (d *Database) Named() bool { return d.NamedByFlags() || os.Getenv(databaseEnv) != "" }
+func (d *Database) Named() bool {
+	url, _ := lookup(databaseEnv)
+	return d.NamedByFlags() || url != "" || os.Getenv(databaseEnv+"_FILE") != ""
+}
 
 // NamedByFlags reports whether the flags name a database.
 func (d *Database) NamedByFlags() bool { return d.embeddedWanted() || d.url != "" }
@@ -135,6 +138,9 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	if err := d.check(cmd); err != nil {
 		return nil, err
 	}
+	if _, err := secrets(); err != nil {
+		return nil, err
+	}
 	if !o.unmigrated { // migrations store no keys
 		if err := checkKeySecret(); err != nil {
 			return nil, err
@@ -145,7 +151,8 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	}
 	address, from := d.url, "--database-url"
 	if address == "" {
-		address, from = os.Getenv(databaseEnv), databaseEnv
+		address, _ = lookup(databaseEnv)
+		from = databaseEnv
 	}
 	if address == "" {
 		return nil, errors.New("no database is named: set DATABASE_URL or pass --database-url, such as postgres://app@localhost:5432/shop; or pass --embedded, or --data-dir with a directory, for a PostgreSQL that pglimit runs itself")

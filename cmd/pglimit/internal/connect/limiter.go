@@ -3,7 +3,6 @@ package connect
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,7 +23,7 @@ const KeySecretEnv = "PGLIMIT_KEY_SECRET"
 
 // KeySecret returns the secret for hashing keys; nil if the environment has none.
 func KeySecret() []byte {
-	if secret, set := os.LookupEnv(KeySecretEnv); set {
+	if secret, set := lookup(KeySecretEnv); set {
 		return []byte(secret)
 	}
 	return nil
@@ -33,7 +32,7 @@ func KeySecret() []byte {
 // checkKeySecret returns an error for a secret that limiter.New would refuse, in the words
 // of the environment. It shows the secret's length only.
 func checkKeySecret() error {
-	secret, set := os.LookupEnv(KeySecretEnv)
+	secret, set := lookup(KeySecretEnv)
 	switch {
 	case set && secret == "":
 		return fmt.Errorf("%s is set but empty: set it to the application's secret, or unset it if the application stores keys as they are", KeySecretEnv)

@@ -3,33 +3,53 @@ package connect
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
+	"sync"
 )
 
-// ReadSecretFiles sets DATABASE_URL and PGLIMIT_KEY_SECRET from the files that DATABASE_URL_FILE
-// and PGLIMIT_KEY_SECRET_FILE name, without a line break at their end. Containers and systemd hand
-// secrets over as files, so that a listing of the environment does not show them. Call it before
-// anything reads these variables.
-func ReadSecretFiles() error {
+// maxSecret is the most bytes of a file with a secret.
+const maxSecret = 64 << 10
+
+// secrets has what the environment's secret files had at their first use.
+var secrets = sync.OnceValues(readSecretFiles)
+
+// lookup returns a variable of the environment, or else what the file has that NAME_FILE names. A
+// file that cannot be read counts as not set: open returns its error. Containers and systemd hand
+// secrets over as files, which neither a listing of the environment nor a child process shows.
+func lookup(name string) (value string, set bool) {
+	if files, _ := secrets(); files[name] != "" {
+		return files[name], true
+	}
+	return os.LookupEnv(name)
+}
+
+// readSecretFiles returns the values of DATABASE_URL and PGLIMIT_KEY_SECRET that are in files,
+// without the line break at their end.
+func readSecretFiles() (map[string]string, error) {
+	values := map[string]string{}
 	for _, name := range []string{databaseEnv, KeySecretEnv} {
 		path := os.Getenv(name + "_FILE")
 		if path == "" {
 			continue
 		}
-		if _, set := os.LookupEnv(name); set {
-			return fmt.Errorf("%s and %s_FILE are both set: unset one of them", name, name)
+		if os.Getenv(name) != "" {
+			return nil, fmt.Errorf("%s and %s_FILE are both set: unset one of them", name, name)
 		}
-		text, err := os.ReadFile(path)
+		file, err := os.Open(path)
 		if err != nil {
-			return fmt.Errorf("%s_FILE: %w", name, err)
+			return nil, fmt.Errorf("%s_FILE: %w", name, err)
 		}
-		text = bytes.TrimRight(text, "\r\n")
-		if len(text) == 0 || bytes.ContainsAny(text, "\x00\n") {
-			return fmt.Errorf("%s_FILE is %s: it must have one line with the value of %s", name, path, name)
+		text, err := io.ReadAll(io.LimitReader(file, maxSecret+1))
+		_ = file.Close() // it was only read
+		if err != nil {
+			return nil, fmt.Errorf("%s_FILE: %w", name, err)
 		}
-		if err := os.Setenv(name, string(text)); err != nil {
-			return err
+		text = bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r"))
+		if len(text) == 0 || len(text) > maxSecret || bytes.ContainsAny(text, "\x00\r\n") {
+			return nil, fmt.Errorf("%s_FILE is %s: it must have one line, of at most %d bytes, with the value of %s", name, path, maxSecret, name)
 		}
+		values[name] = string(text)
 	}
-	return nil
+	return values, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/pglimit/pglimit/policies"
 )
 
-// shared is what the library and the client share: a caller of it can move between both.
+// shared is the methods that both the library and the client have, so that a caller can use either.
 type shared interface {
 	verbs.Remote
 	Close() error
