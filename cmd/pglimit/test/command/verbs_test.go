@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -279,7 +280,8 @@ func TestCommandClosedPipe(t *testing.T) {
 	}
 }
 
-// TestCommandKeySecret: the verbs hash keys as an application does.
+// TestCommandKeySecret: the verbs hash keys as an application does. They take the secret, and the
+// database's URL, from files too; a file that is missing ends them before the database is asked.
 func TestCommandKeySecret(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2 and enough of it"
@@ -288,16 +290,24 @@ func TestCommandKeySecret(t *testing.T) {
 	app := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
 	p := limiter.Policy{Name: "cli", Algorithm: limiter.TokenBucket, Limit: 1, Period: 1000 * time.Hour}
 	testworld.Must(t)(app.Allow(t.Context(), p, "person@example.org"))
+	env := []string{"PGLIMIT_KEY_SECRET=" + secret}
 	with := func(want int, args ...string) {
 		t.Helper()
 		cmd := testworld.Command(t, address, args...)
-		cmd.Env = append(cmd.Env, "PGLIMIT_KEY_SECRET="+secret)
+		cmd.Env = append(cmd.Env, env...)
 		out, _ := cmd.CombinedOutput() // the exit code reports it
 		if code := cmd.ProcessState.ExitCode(); code != want || bytes.Contains(out, []byte("hunter2")) {
 			t.Errorf("%q: exit code %d, want %d: %s", args, code, want, out)
 		}
 	}
 	with(1, "allow", "--limit", "1", "--period", "1000h", "person@example.org")
+	dir, inEnv := t.TempDir(), env
+	must.Succeed(t, errors.Join(os.WriteFile(dir+"/url", []byte(address+"\n"), 0o600), os.WriteFile(dir+"/secret", []byte(secret+"\n"), 0o600)))
+	env = []string{"DATABASE_URL=", "DATABASE_URL_FILE=" + dir + "/url", "PGLIMIT_KEY_SECRET_FILE=" + dir + "/secret"}
+	with(1, "allow", "--limit", "1", "--period", "1000h", "person@example.org")
+	env = []string{"PGLIMIT_KEY_SECRET_FILE=" + dir + "/none"}
+	with(2, "allow", "--limit", "1", "--period", "1000h", "person@example.org")
+	env = inEnv
 	with(0, "reset", "person@example.org")
 	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
 		t.Errorf("reset left %d rows", n)
