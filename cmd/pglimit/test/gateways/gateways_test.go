@@ -12,6 +12,7 @@ import (
 	osexec "os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,10 +32,15 @@ func TestMain(m *testing.M) {
 func example(t *testing.T, path string, pairs ...string) string {
 	t.Helper()
 	root := must.OK(repository.Root())(t)
-	text := string(must.OK(os.ReadFile(filepath.Join(root, "examples", path)))(t))
+	return replace(t, string(must.OK(os.ReadFile(filepath.Join(root, "examples", path)))(t)), pairs...)
+}
+
+// replace replaces words of a text, which has them.
+func replace(t *testing.T, text string, pairs ...string) string {
+	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
 		if !strings.Contains(text, pairs[i]) {
-			t.Fatalf("examples/%s has no %q", path, pairs[i])
+			t.Fatalf("no %q in:\n%s", pairs[i], text)
 		}
 	}
 	return strings.NewReplacer(pairs...).Replace(text)
@@ -100,20 +106,24 @@ func from(t *testing.T, address, url string, headers ...string) (status int, ret
 }
 
 // TestGateways: the configurations of examples/gateways limit each client of Caddy, nginx and
-// HAProxy by its address, whatever the client says about it, and by a header.
+// HAProxy by its address, whatever the client says about it, and by a header. Without a decision
+// they answer 503, or let pass.
 func TestGateways(t *testing.T) {
 	t.Parallel()
 	application := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(application.Close)
-	for name, run := range map[string]func(t *testing.T, api, by string) (url string){
-		"caddy": func(t *testing.T, api, by string) string {
+	for name, run := range map[string]func(t *testing.T, api, by string, open bool) (url string){
+		"caddy": func(t *testing.T, api, by string, open bool) string {
 			dir, port := t.TempDir(), fmt.Sprint(must.OK(localpg.FreePort())(t))
-			config := example(t, "gateways/Caddyfile", "127.0.0.1:8080", api, ":8000", ":"+port, "/check/login", "/check/login"+by, "auto_https off", "auto_https off\n\tstorage file_system "+dir)
+			config := example(t, "gateways/Caddyfile", "127.0.0.1:8080", api, ":8000", ":"+port, "/check/login", "/check/login"+by, "auto_https off", "auto_https off\n\tstorage file_system "+dir, "timeout 1s", "timeout 60s", "timeout 3s", "timeout 60s", "127.0.0.1:9000", application.Listener.Addr().String())
+			if open {
+				config = replace(t, config, "#@away", "@away", "#handle_response", "handle_response", "#\t", "\t", "#}", "}", `respond "undecided" 503`, "import application")
+			}
 			write(t, dir, "Caddyfile", config)
 			gateway(t, dir, port, "caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile")
 			return "http://127.0.0.1:" + port
 		},
-		"nginx": func(t *testing.T, api, by string) string {
+		"nginx": func(t *testing.T, api, by string, open bool) string {
 			dir, port := t.TempDir(), fmt.Sprint(must.OK(localpg.FreePort())(t))
 			temp := "http {\n\taccess_log off;"
 			for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
@@ -123,20 +133,27 @@ func TestGateways(t *testing.T) {
 			if by != "" {
 				more += "&" + by[1:]
 			}
-			config := example(t, "gateways/nginx.conf", "127.0.0.1:8080", api, "listen 8000", "listen 127.0.0.1:"+port, "/denied=403", more, "http {", temp, "http://127.0.0.1:9000", application.URL,
+			config := example(t, "gateways/nginx.conf", "127.0.0.1:8080", api, "listen 8000", "listen 127.0.0.1:"+port, "/denied=403", more, "http {", temp, "http://127.0.0.1:9000", application.URL, "timeout 1s", "timeout 60s", "timeout 3s", "timeout 60s",
 				"events {}", "events {}\ndaemon off;\nmaster_process off;\npid "+dir+"/pid;\nerror_log stderr;")
+			if open {
+				config = replace(t, config, "# proxy_intercept_errors", "proxy_intercept_errors", "# error_page", "error_page")
+			}
 			write(t, dir, "nginx.conf", config)
 			gateway(t, dir, port, "nginx", "-p", dir, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
 			return "http://127.0.0.1:" + port
 		},
-		"haproxy": func(t *testing.T, api, by string) string {
+		"haproxy": func(t *testing.T, api, by string, open bool) string {
 			dir, port := t.TempDir(), fmt.Sprint(must.OK(localpg.FreePort())(t))
 			headers := "headers = {"
 			if by != "" {
 				headers += ` ["x-api-key"] = { txn.f:req_hdr("x-api-key") },`
 			}
-			write(t, dir, "pglimit.lua", example(t, "gateways/pglimit.lua", "headers = {", headers))
-			write(t, dir, "haproxy.cfg", example(t, "gateways/haproxy.cfg", "http://127.0.0.1:8080", "http://"+api, "bind :8000", "bind 127.0.0.1:"+port, "/check/login", "/check/login"+by))
+			write(t, dir, "pglimit.lua", example(t, "gateways/pglimit.lua", "headers = {", headers, "timeout = 2000", "timeout = 60000"))
+			config := example(t, "gateways/haproxy.cfg", "http://127.0.0.1:8080", "http://"+api, "bind :8000", "bind 127.0.0.1:"+port, "/check/login", "/check/login"+by)
+			if open {
+				config = replace(t, config, "unless { var(txn.limit) -m int 200 }", "if { var(txn.limit) -m int 400:499 }")
+			}
+			write(t, dir, "haproxy.cfg", config)
 			gateway(t, dir, port, "haproxy", "-db", "-f", "haproxy.cfg")
 			return "http://127.0.0.1:" + port
 		},
@@ -145,7 +162,7 @@ func TestGateways(t *testing.T) {
 			t.Parallel()
 			s := testworld.Serve(t, testworld.NewDatabase(t), nil, "--trusted-proxies", "127.0.0.1")
 			api := strings.Replace(strings.TrimPrefix(s.HTTP, "http://"), "localhost", "127.0.0.1", 1)
-			url := run(t, api, "")
+			url, open := run(t, api, "", false), run(t, api, "", true)
 			for _, client := range []string{"127.0.0.2", "127.0.0.3"} {
 				for i := range 5 { // the limit is 3
 					// What a client adds to its URL and headers means nothing.
@@ -155,7 +172,12 @@ func TestGateways(t *testing.T) {
 					}
 				}
 			}
-			url = run(t, api, "/by=header:X-Api-Key")
+			for i := range 4 {
+				if status, _ := from(t, "127.0.0.5", open); (status == 429) != (i == 3) {
+					t.Errorf("one that lets undecided requests pass, request %d: %d", i+1, status)
+				}
+			}
+			url = run(t, api, "/by=header:X-Api-Key", false)
 			for i := range 4 {
 				if status, _ := from(t, "127.0.0.2", url+"/a?by=address&cost=3", "X-Api-Key", "k"); (status == 429) != (i == 3) {
 					t.Errorf("by a header, request %d: %d", i+1, status)
@@ -163,10 +185,37 @@ func TestGateways(t *testing.T) {
 			}
 			must.Succeed(t, s.Process.Kill())
 			<-s.Ended
-			if status, _ := from(t, "127.0.0.4", url, "X-Api-Key", "other"); status < 500 {
-				t.Errorf("without a server: %d", status)
+			undecided(t, "127.0.0.4", url, open)
+			// Errors of a server that is there: one without a decision, and a wrong configuration.
+			var fails atomic.Int64
+			broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Retry-After", "1")
+				w.WriteHeader(int(fails.Load()))
+			}))
+			t.Cleanup(broken.Close)
+			api = strings.TrimPrefix(broken.URL, "http://")
+			url, open = run(t, api, "", false), run(t, api, "", true)
+			fails.Store(503)
+			undecided(t, "127.0.0.2", url, open)
+			fails.Store(404)
+			for _, url := range []string{url, open} {
+				if status, _ := from(t, "127.0.0.2", url); status < 400 {
+					t.Errorf("an unknown policy: %d", status)
+				}
 			}
 		})
+	}
+}
+
+// undecided wants 503 with Retry-After of a gateway that has no decision, and 200 of one that lets
+// such requests pass.
+func undecided(t *testing.T, client, closed, open string) {
+	t.Helper()
+	if status, after := from(t, client, closed); status != 503 || after == "" {
+		t.Errorf("without a decision: %d, Retry-After %q", status, after)
+	}
+	if status, _ := from(t, client, open); status != 200 {
+		t.Errorf("without a decision, and let pass: %d", status)
 	}
 }
 
