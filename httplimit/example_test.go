@@ -349,3 +349,40 @@ func ExampleTransport() {
 	// 200 <nil>
 	// retry after 10ms
 }
+
+// A server says in fields of its own how long nothing is left, and refuses a request: no process
+// sends another one until then.
+func ExampleWithPause() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Ratelimit-Remaining-Requests", "0")
+		w.Header().Set("X-Ratelimit-Reset-Requests", "1m30s")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	models := limiter.Policy{Name: "models", Algorithm: limiter.TokenBucket, Limit: 100, Period: time.Minute}
+	pause := func(res *http.Response) (longest time.Duration) {
+		for _, of := range []string{"Requests", "Tokens"} {
+			if res.Header.Get("X-Ratelimit-Remaining-"+of) == "0" {
+				d, _ := time.ParseDuration(res.Header.Get("X-Ratelimit-Reset-" + of))
+				longest = max(longest, d)
+			}
+		}
+		return longest
+	}
+	client := &http.Client{Transport: httplimit.Transport(memory(), func(r *http.Request) ([]limiter.Request, error) {
+		return []limiter.Request{models.Request("our account", 1)}, nil
+	}, nil, httplimit.WithPause(time.Hour, pause))}
+	for range 2 {
+		res, err := client.Get(server.URL)
+		var denied *limiter.DeniedError
+		if errors.As(err, &denied) {
+			fmt.Println("not sent, retry after", denied.Result.RetryAfter)
+			continue
+		}
+		fmt.Println(res.StatusCode, err)
+		res.Body.Close()
+	}
+	// Output:
+	// 429 <nil>
+	// not sent, retry after 1m30s
+}

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -19,41 +20,55 @@ import (
 //
 // Each redirect that an http.Client follows is a request. Transport panics if l or
 // limits is nil. The RoundTripper is safe for concurrent use.
-func Transport(l *limiter.Limiter, limits Limits, base http.RoundTripper) http.RoundTripper {
+func Transport(l *limiter.Limiter, limits Limits, base http.RoundTripper, opts ...TransportOption) http.RoundTripper {
 	require(l != nil, "Transport: the limiter is nil")
 	require(limits != nil, "Transport: limits is nil")
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	return &transport{l, limits, base}
+	t := &transport{limiter: l, limits: limits, base: base}
+	for _, opt := range opts {
+		opt(t)
+	}
+	return t
 }
+
+// TransportOption configures Transport.
+type TransportOption func(*transport)
 
 type transport struct {
 	limiter *limiter.Limiter
 	limits  Limits
 	base    http.RoundTripper
+	pauses  []func(*http.Response) time.Duration // of WithPause; without it none
+	longest time.Duration
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := t.admit(r); err != nil {
+	requests, err := t.admit(r)
+	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // as a RoundTripper must
 		}
 		return nil, err
 	}
-	return t.base.RoundTrip(r)
+	res, err := t.base.RoundTrip(r)
+	if err == nil && len(requests) > 0 {
+		t.pause(res, requests[0])
+	}
+	return res, err
 }
 
-func (t *transport) admit(r *http.Request) error {
+func (t *transport) admit(r *http.Request) ([]limiter.Request, error) {
 	requests, err := t.limits(r)
 	if err != nil || len(requests) == 0 {
-		return err
+		return nil, err
 	}
 	all, err := decide(r.Context(), t.limiter, requests)
 	if err == nil {
 		err = all.Err()
 	}
-	return err
+	return requests, err
 }
 
 // CloseIdleConnections closes base's idle connections, for
