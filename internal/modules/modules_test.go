@@ -151,7 +151,7 @@ func TestInternalIsBelow(t *testing.T) {
 func TestReleasedModulesCanBeInstalled(t *testing.T) {
 	t.Parallel()
 	versions := map[string]bool{}
-	released := []string{"client", "cmd/pglimit", "otelpglimit", "pglimittest", "prompglimit"} // scripts/verify has them too
+	released := []string{"client", "cmd/pglimit", "grpclimit", "otelpglimit", "pglimittest", "prompglimit", "riverlimit"} // scripts/verify has them too
 	for _, dir := range released {
 		path := dir + "/go.mod"
 		module := readModFile(t, "../../"+path)

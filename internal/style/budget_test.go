@@ -72,7 +72,7 @@ func partOf(name string) string {
 		return "cmd/pglimit"
 	case first == "db", first == "integration", first == "bench", first == "examples", first == "pglimittest":
 		return first
-	case first == "client", first == "prompglimit", first == "otelpglimit":
+	case first == "client", first == "prompglimit", first == "otelpglimit", first == "grpclimit", first == "riverlimit":
 		return "client"
 	}
 	return "."
