@@ -146,7 +146,6 @@ final class PglimitLimiter implements LimiterInterface
         $connection = $this->factory->connection();
         $within = $connection->inTransaction();
         $within ? $connection->exec('SAVEPOINT pglimit_reserve') : $connection->beginTransaction();
-        $done = false;
         try {
             $row = $this->take($tokens);
             $limit = $this->rateLimit($row, $tokens);
@@ -157,16 +156,19 @@ final class PglimitLimiter implements LimiterInterface
             if (!$limit->isAccepted()) {
                 throw new ReserveNotSupportedException(__CLASS__);
             }
-            $done = true;
-
-            return new Reservation(microtime(true) + $wait, $limit);
-        } finally {
-            if ($done) {
-                $within || $connection->commit();
-            } elseif ($connection === $this->factory->connection()) { // otherwise it is lost, and its transaction with it
-                $within ? $connection->exec('ROLLBACK TO SAVEPOINT pglimit_reserve') : $connection->rollBack();
-            }
+        } catch (Unavailable $e) {
+            throw $e; // the transaction ends with its connection
+        } catch (\Throwable $e) {
+            $within ? $connection->exec('ROLLBACK TO SAVEPOINT pglimit_reserve') : $connection->rollBack();
+            throw $e;
         }
+        try {
+            $within || $connection->commit();
+        } catch (\PDOException $e) {
+            throw new Unavailable('pglimit: whether the turn is booked is unknown: '.$e->getMessage(), 0, $e);
+        }
+
+        return new Reservation(microtime(true) + $wait, $limit);
     }
 
     public function reset(): void

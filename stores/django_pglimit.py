@@ -34,14 +34,14 @@ def fit(key):
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def take(policy, key, cost=1, idempotency_key=None, using="default", retries=1):
+def take(policy, key, cost=1, idempotency_key=None, using="default", retries=1, savepoint=False):
     """Requests cost units of a policy of pglimit_policy, and returns (allowed, remaining,
     retry_after_s, reset_after_s). retry_after_s is None if the cost never fits.
 
     In a transaction, as with ATOMIC_REQUESTS, the decision is part of it: a rollback undoes it, and
     nothing is sent again. Outside, a statement whose answer was lost is sent again under the
     idempotency key, and counts once. The key is remembered for a day; a random one, by default,
-    for a minute.
+    for a minute. With savepoint the transaction can go on after an error.
     """
     connection = connections[using]
     within = connection.in_atomic_block
@@ -50,8 +50,7 @@ def take(policy, key, cost=1, idempotency_key=None, using="default", retries=1):
         idempotency_key = idempotency_key or str(uuid.uuid4())
     for tries in range(retries + 1):
         try:
-            # A savepoint, so that the transaction can go on after a time-out.
-            with transaction.atomic(using) if within else nullcontext():
+            with transaction.atomic(using) if within and savepoint else nullcontext():
                 with connection.cursor() as cursor:
                     cursor.execute(
                         "SELECT allowed, remaining, retry_after_s, reset_after_s FROM pglimit_store.allow(%s, %s, %s, %s, %s)",
@@ -87,7 +86,9 @@ def limit(policy, key=client_address, cost=1, idempotency_key=lambda request: No
             if of is None:
                 return view(request, *args, **kwargs)
             try:
-                allowed, remaining, retry_after_s, reset_after_s = take(policy, of, cost, idempotency_key(request), using, retries)
+                allowed, remaining, retry_after_s, reset_after_s = take(
+                    policy, of, cost, idempotency_key(request), using, retries, savepoint=on_error == "fail_open"
+                )
             except Unavailable:
                 if on_error == "fail_open":
                     return view(request, *args, **kwargs)

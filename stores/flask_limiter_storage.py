@@ -64,7 +64,7 @@ class PglimitStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             "tcp_user_timeout": math.ceil(timeout_s * 1000),
         }
         self.timeout_s = timeout_s
-        self.idle = queue.LifoQueue()  # None where no connection is made yet
+        self.idle = queue.Queue()  # None where no connection is made yet
         for _ in range(int(connections)):
             self.idle.put(None)
 
