@@ -11,7 +11,7 @@ CREATE SCHEMA IF NOT EXISTS pglimit_rpc;
 
 -- allow requests one unit for the signed-in user. The key is the subject of the verified token:
 -- a client cannot name another's. The policy must have askers, and the client chooses which.
-CREATE OR REPLACE FUNCTION pglimit_rpc.allow(name text) RETURNS pglimit.result
+CREATE OR REPLACE FUNCTION pglimit_rpc.allow(name text) RETURNS jsonb -- the columns of pglimit.result
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
     subject text := nullif(current_setting('request.jwt.claims', true), '')::json ->> 'sub';
@@ -19,7 +19,7 @@ BEGIN
     IF subject IS NULL THEN
         RAISE insufficient_privilege USING MESSAGE = 'pglimit: the request has no token of a user', HINT = 'Sign in first.';
     END IF;
-    RETURN pglimit_ask.allow(name, 'user:' || subject);
+    RETURN to_jsonb(pglimit_ask.allow(name, 'user:' || subject));
 END $$;
 
 -- check_request limits all writing requests of each signed-in user, before PostgREST runs them:

@@ -109,7 +109,7 @@ func TestPostgREST(t *testing.T) {
 		return tx.Commit(t.Context())
 	}
 	// The body of a call, spread into arguments as PostgREST does.
-	const ask = `SELECT 1 / a.allowed::int FROM json_to_record($1::json) AS body (name text), LATERAL pglimit_rpc.allow(name => body.name) AS a`
+	const ask = `SELECT 1 / (answer -> 'allowed')::bool::int FROM json_to_record($1::json) AS body (name text), LATERAL pglimit_rpc.allow(name => body.name) AS answer`
 	const gate = `SELECT pglimit_rpc.check_request() WHERE $1 <> ''`
 	for i, c := range []struct{ role, claims, access, sql, want string }{
 		{member, `{"sub":"alice"}`, "READ WRITE", ask, ""},
