@@ -110,6 +110,13 @@ func addCompletion(root *cobra.Command) {
 	}
 }
 
+// Tree returns the command with all subcommands, for programs that write its documentation.
+func Tree() *cobra.Command {
+	root := newRoot(&connect.Database{})
+	addCompletion(root)
+	return root
+}
+
 // Main runs the command line of the process, and ends the process with its exit code.
 func Main() {
 	ctx, stop := cli.WithSignals(context.Background())
