@@ -30,6 +30,7 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	bin/withpg -- go test -vet=off -timeout 60m $(ARGS) $$(grep -v /test/browser bin/packages)
 	@if grep -q /test/browser bin/packages; then set -x; bin/withpg -- go test -vet=off -timeout 60m $(ARGS) ./cmd/pglimit/test/browser/...; fi
 	cd cmd/pglimit/test/ratelimit && GOWORK=off ../../../../bin/withpg -- go test -vet=off $(ARGS) .
+	cd deploy/test && GOWORK=off ../../bin/withpg -- go test -vet=off $(ARGS) .
 	@if [ -n "$$CITUS_BUILD" ] || scripts/setup citus 2>/dev/null; then $(MAKE) test-citus; fi
 	@scripts/packages left
 
