@@ -297,7 +297,7 @@ func (o *objects) selectors(t *testing.T) {
 	}
 }
 
-// port returns the pods' port of that name.
+// port returns the number of the pods' port called name.
 func (o *objects) port(name string) (number int32, ok bool) {
 	for _, c := range o.deployment.Spec.Template.Spec.Containers {
 		for _, p := range c.Ports {
