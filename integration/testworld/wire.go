@@ -30,6 +30,12 @@ type Wire struct {
 // NewWire creates a wire to the database at address, which ends with the test.
 func NewWire(t *testing.T, address string) *Wire {
 	t.Helper()
+	return NewWireAt(t, "127.0.0.1", address)
+}
+
+// NewWireAt creates a wire whose clients reach it at host, an address of this machine.
+func NewWireAt(t *testing.T, host, address string) *Wire {
+	t.Helper()
 	to, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +43,7 @@ func NewWire(t *testing.T, address string) *Wire {
 	if to.ConnConfig.TLSConfig != nil && len(to.ConnConfig.Fallbacks) == 0 {
 		t.Fatal("this test looks into what the server says: take an address of a server that does not insist on TLS")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

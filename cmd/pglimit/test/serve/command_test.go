@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/test/internal/load"
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -91,7 +92,7 @@ func TestServe(t *testing.T) {
 		t.Error("gRPC's health:", r, err)
 	}
 
-	endUnderLoad(t, s.Process, s.HTTP+"/v1/allow", body)
+	load.EndHTTP(t, terminate(s.Process), s.HTTP+"/v1/allow", body)
 	<-s.Ended
 	if code, log := s.ProcessState.ExitCode(), s.Said.String(); code != 0 || strings.Contains(log, "secret") || strings.Contains(log, ops) || !strings.Contains(log, `"caller":"web"`) || strings.Contains(log, "ERROR") {
 		t.Errorf("exit code %d, log %s", code, log)
@@ -256,7 +257,7 @@ func TestServeTLS(t *testing.T) {
 		}
 	}
 	client.CloseIdleConnections()
-	endUnderLoad(t, s.Process, s.HTTP+"/v1/allow", `{"policy":"login","key":"k"}`)
+	load.EndHTTP(t, terminate(s.Process), s.HTTP+"/v1/allow", `{"policy":"login","key":"k"}`)
 	if <-s.Ended; s.ProcessState.ExitCode() != 0 {
 		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.Said)
 	}

@@ -7,18 +7,12 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
-	"io"
 	"math/big"
 	"net/http"
-	"net/http/httptrace"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -64,6 +58,9 @@ func call(t *testing.T, method, url, body string, headers ...string) (*http.Resp
 	return answer, text.String()
 }
 
+// terminate returns a function that sends SIGTERM to a program.
+func terminate(p *os.Process) func() { return func() { _ = p.Signal(syscall.SIGTERM) } }
+
 // certificate returns a certificate for localhost and its key, in PEM.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
@@ -74,54 +71,4 @@ func certificate(t *testing.T) (cert, key string) {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 	}
 	return block("CERTIFICATE", der), block("PRIVATE KEY", must.OK(x509.MarshalPKCS8PrivateKey(private))(t))
-}
-
-// endUnderLoad ends a program by SIGTERM while clients send requests on connections that they
-// keep. Each goes on until an answer, or HTTP/2, ends its connection. No answer may be cut off.
-func endUnderLoad(t *testing.T, process *os.Process, url, body string) {
-	t.Helper()
-	var sent atomic.Int64
-	client := func() error {
-		reused, kept, transport := false, false, &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
-		defer transport.CloseIdleConnections()
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-			GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused },
-			// A busy client may give its connection up itself: net/http waits 50 ms for its own writer.
-			PutIdleConn: func(err error) { kept = err == nil },
-		})
-		http2 := strings.HasPrefix(url, "https:") // PutIdleConn is not called then
-		for first := true; ; first = false {
-			idle := kept || http2 && !first
-			reused, kept = false, false
-			r, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(body))
-			if err != nil {
-				return err
-			}
-			r.Header.Set("Content-Type", "application/json")
-			answer, err := (&http.Client{Transport: transport}).Do(r)
-			if err == nil {
-				_, err = io.Copy(io.Discard, answer.Body)
-				_ = answer.Body.Close()
-			}
-			switch ended := idle && !reused; {
-			case ended && http2:
-				return nil
-			case ended:
-				return errors.New("the connection ended between two requests")
-			case err != nil || answer.Close:
-				return err
-			case sent.Add(1) == 300:
-				_ = process.Signal(syscall.SIGTERM)
-			}
-		}
-	}
-	var running sync.WaitGroup
-	for range 32 {
-		running.Go(func() {
-			if err := client(); err != nil {
-				t.Errorf("of %d requests: %v", sent.Load(), err)
-			}
-		})
-	}
-	running.Wait()
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/test/internal/load"
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
@@ -89,7 +90,7 @@ descriptors:
 			t.Errorf("response %v, error %v; want %v with %d left", r, err, want.code, want.left)
 		}
 		must.Succeed(t, conn.Close())
-		endUnderLoad(t, cmd.Process, "http://"+at[1]+"/json", `{"domain": "other", "descriptors": [{}]}`)
+		load.EndHTTP(t, terminate(cmd.Process), "http://"+at[1]+"/json", `{"domain": "other", "descriptors": [{}]}`)
 		for lines.Scan() {
 			all += lines.Text() + "\n"
 		}
