@@ -8,10 +8,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	neturl "net/url"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -224,8 +227,34 @@ func write(t *testing.T, dir, name, text string) {
 	must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 }
 
+// between is a server in front of another. It cuts the connection instead of the first answer to each
+// Idempotency-Key, if cut, and counts connections.
+func between(t *testing.T, api string, cut bool) (url string, connections *atomic.Int64) {
+	t.Helper()
+	var seen sync.Map
+	connections = new(atomic.Int64)
+	forward := httputil.NewSingleHostReverseProxy(must.OK(neturl.Parse(api))(t))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("Idempotency-Key")
+		if _, again := seen.LoadOrStore(key, true); key == "" || cut && !again {
+			forward.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.URL, connections
+}
+
 // TestLanguages: the examples of other languages are allowed three times, then denied with the
-// time to wait, and end in an error if the server refuses them.
+// time to wait, though the first answer to each request is lost. They end in an error if the server
+// refuses them, and ask for several keys over one connection.
 func TestLanguages(t *testing.T) {
 	t.Parallel()
 	secret, line := testworld.Token(t, "languages", "decide")
@@ -244,20 +273,34 @@ func TestLanguages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run := func(token string) (code int, output string) {
-				cmd := osexec.CommandContext(t.Context(), program(t, command[0]), append(command[1:], name)...)
-				cmd.Env = append(os.Environ(), "PGLIMIT_URL="+s.HTTP, "PGLIMIT_TOKEN="+token)
-				out, _ := cmd.CombinedOutput() // the exit code reports it
+			run := func(api, token string, keys ...string) (code int, output string) {
+				cmd := osexec.CommandContext(t.Context(), program(t, command[0]), append(command[1:], keys...)...)
+				cmd.Env = append(os.Environ(), "PGLIMIT_URL="+api, "PGLIMIT_TOKEN="+token)
+				var said testworld.Buffer
+				cmd.Stderr = &said
+				out, _ := cmd.Output() // the exit code reports it
+				t.Logf("%v: %s", keys, &said)
 				return cmd.ProcessState.ExitCode(), string(out)
 			}
+			lossy, _ := between(t, s.HTTP, true)
 			for i := range 4 {
-				code, output := run(secret)
+				code, output := run(lossy, secret, name)
 				if i < 3 && (code != 0 || output != "allowed\n") || i == 3 && (code != 1 || !strings.HasPrefix(output, "denied, again in 3")) {
 					t.Errorf("request %d: exit code %d, %s", i+1, code, output)
 				}
 			}
-			if code, output := run("wrong"); code == 0 || strings.HasPrefix(output, "denied") {
+			if code, output := run(s.HTTP, "wrong", name); code == 0 || strings.HasPrefix(output, "denied") {
 				t.Errorf("a wrong token: exit code %d, %s", code, output)
+			}
+			if name == "sh" { // a program of its own for each request
+				return
+			}
+			api, connections := between(t, s.HTTP, false)
+			if code, output := run(api, secret, name+"1", name+"2", name+"3", name+"4", name); code != 1 || !strings.HasPrefix(output, strings.Repeat("allowed\n", 4)+"denied, ") {
+				t.Errorf("several keys: exit code %d, %s", code, output)
+			}
+			if n := connections.Load(); n > 2 { // Node's connection is not free at once
+				t.Errorf("five keys took %d connections", n)
 			}
 		})
 	}
