@@ -88,6 +88,9 @@ func (h *Handler) newCheck(policy, options string) (http.Handler, error) {
 	case "401", "403", "503": // nginx passes on 401 and 403 only
 		status, _ := strconv.Atoi(text)
 		with = append(with, httplimit.WithOnDeny(func(w http.ResponseWriter, _ *http.Request, denied *limiter.DeniedError) {
+			if out, ok := w.(*recorder); ok {
+				out.status = http.StatusTooManyRequests // for metrics and the log, where 403 is an error
+			}
 			httplimit.Deny(statusWriter{w, status}, denied)
 		}))
 	default:

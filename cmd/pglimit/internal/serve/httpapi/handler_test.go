@@ -246,10 +246,11 @@ func TestLocal(t *testing.T) {
 }
 
 // TestCheck: a gateway's clients are counted by the address that it names and by headers, and a
-// denial has the status that the gateway passes on.
+// denial has the status that the gateway passes on, and is observed as a denial.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	h := newHandler(t, nil)
+	h, observed := newHandler(t, nil), 0
+	h.Observe = func(_ *http.Request, _, _ string, status int, _ time.Duration) { observed = status }
 	for i, c := range []struct {
 		method, path string
 		headers      []string
@@ -269,6 +270,9 @@ func TestCheck(t *testing.T) {
 		r, body := call(t, h, c.method, c.path, "", c.headers...)
 		if r.StatusCode != c.status || r.Header.Get("RateLimit-Policy") == "" || (r.StatusCode == 200) != (body == "") {
 			t.Errorf("%d: %s %s: %d %s %v", i, c.method, c.path, r.StatusCode, body, r.Header)
+		}
+		if denied := strings.Contains(c.path, "denied="); denied && observed != 429 || !denied && observed != c.status {
+			t.Errorf("%d: %s %s is observed as %d", i, c.method, c.path, observed)
 		}
 	}
 	if r, body := call(t, h, "GET", "/v1/usage?policy=login&key=203.0.113.2:k", ""); !strings.Contains(body, `"spent":1,`) {
