@@ -134,19 +134,40 @@ func TestOwnGoroutine(t *testing.T) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	end := slices.IndexFunc(g.frames, func(f string) bool { return strings.HasSuffix(f, ".TestOwnGoroutine") })
+	if end < 0 {
+		t.Fatalf("sent by another goroutine: %s", strings.Join(g.frames, "\n"))
+	}
+	g.few(t, end, most)
+}
+
+// few wants few frames between pgx and the frame at end, which is not counted.
+func (g *gate) few(t *testing.T, end, most int) {
+	t.Helper()
 	begin := end
 	for begin > 0 && !strings.Contains(g.frames[begin-1], "jackc/pgx") {
 		begin--
 	}
-	if end < 0 {
-		t.Fatalf("sent by another goroutine: %s", strings.Join(g.frames, "\n"))
-	}
-	between := g.frames[begin:end]
+	between := slices.Clone(g.frames[begin:end])
 	slices.Reverse(between)
 	t.Logf("%d frames:\n%s", len(between), strings.Join(between, "\n"))
 	if len(between) > most {
 		t.Errorf("%d frames, want at most %d", len(between), most)
 	}
+}
+
+// TestReserveFrames: there are few frames between the turn of a Reserve and pgx, besides the four in
+// which its caller waits.
+func TestReserveFrames(t *testing.T) {
+	t.Parallel()
+	const most = 10
+	g := newGate()
+	l := testworld.NewLimiter(t, testworld.Connect(t, testworld.NewDatabase(t), g.guard), nil)
+	for range 2 {
+		must.OK(l.Reserve(t.Context(), limiter.Request{Policy: lone, Key: "key", Cost: 1}, time.Minute))(t)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.few(t, slices.IndexFunc(g.frames, func(f string) bool { return strings.HasPrefix(f, "runtime.goexit") }), most)
 }
 
 // TestOwnGoroutineLeaves: a caller that leaves returns at once, wherever its statement is.

@@ -131,26 +131,22 @@ func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
 	ctx := d.detach()
 	ctx.carry(w)
 	d.mu.Unlock()
-	w.err = d.timed(ctx, d.send(ctx, w, lockWait))
-	ctx.Cancel()
-	d.mu.Lock()
-	return true
-}
-
-// send sends the request. Its statement waits so long for a row's lock.
-func (d *Dispatcher) send(ctx context.Context, w *waiter, wait time.Duration) error {
+	var err error
 	if w.op.Kind == store.TakeAll {
-		return d.takeAll(ctx, w.op, wait)
+		err = d.takeAll(ctx, w.op, lockWait)
+	} else {
+		if w.op.LockWait = lockWait; w.key.reads {
+			w.op.LockWait = 0
+		}
+		err = d.db.Do(ctx, w.op)
 	}
-	w.op.LockWait = wait
-	if w.key.reads {
-		w.op.LockWait = 0
-	}
-	err := d.db.Do(ctx, w.op)
 	if err == store.ErrReservationLocked && w.key.policy == "" { // it has the reservation's turn
 		err = store.ErrLocked
 	}
-	return err
+	w.err = d.timed(ctx, err)
+	ctx.Cancel()
+	d.mu.Lock()
+	return true
 }
 
 // takeAll sends a TakeAll. Its turn is that of its first contended key: a client cannot have more

@@ -13,56 +13,18 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
+// reserving is a Reserve on its way.
+type reserving struct {
+	Store
+	query     *store.Query
+	admission *store.Admission
+	outcome   store.Outcome
+	overdue   bool // nothing was decided: an admission under the idempotency key may be forgotten
+}
+
 // reserve is one statement. If an admission under the same idempotency key exists, a
 // second statement reads it, and a third confirms it. If that admission may be forgotten,
-// it is forgotten first. A denial under an idempotency key also needs a second statement:
-// see attempt.
-func (p Store) reserve(ctx context.Context, op *store.Op) error {
-	o, err := p.reserveOnce(ctx, &op.Query, op.Admission)
-	if err == nil && o.Before != nil {
-		err = p.confirm(ctx, &op.Query, o.Before.ID)
-	}
-	if err == nil {
-		op.Outcome = o
-	}
-	return err
-}
-
-func (p Store) reserveOnce(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	if !q.Possible() { // it may still have been admitted before
-		get := store.Op{Kind: store.Get, Query: *q}
-		if err := p.Do(ctx, &get); err != nil { // first: an admission meanwhile is the answer
-			return store.Outcome{}, err
-		}
-		before, err := p.readBefore(ctx, q, a)
-		if err != nil || before != nil && !before.free() {
-			return store.Outcome{Before: reservationOf(before)}, err
-		}
-		return get.Outcome, nil
-	}
-	if a.Idempotency != "" && p.tx {
-		if o, err := p.prepare(ctx, q, a); err != nil || o.Before != nil {
-			return o, err
-		}
-	}
-	for range exec.MaxTries {
-		o, overdue, err := p.attempt(ctx, q, a)
-		switch {
-		case exec.IsDuplicate(err) && p.tx:
-			return o, fmt.Errorf("%w: %w", store.ErrRetryTx, err)
-		case exec.IsDuplicate(err), err == nil && overdue:
-			if err := p.forget(ctx, q, a); err != nil {
-				return store.Outcome{}, err
-			}
-		case err != nil || o.Before != nil || o.Decided:
-			return o, err
-		}
-	}
-	return store.Outcome{}, fmt.Errorf("%w: admissions under the idempotency key %s keep changing; try again", store.ErrUnavailable, store.Quote(a.Idempotency))
-}
-
-// attempt decides once. overdue reports that nothing was decided, because of an admission
-// under the idempotency key that may be forgotten.
+// it is forgotten first. A denial under an idempotency key also needs a second statement.
 //
 // A statement looks for that admission before it waits for the key's row. Meanwhile the
 // same request, sent twice, may be admitted and take the room. So after a denial a second
@@ -71,79 +33,114 @@ func (p Store) reserveOnce(ctx context.Context, q *store.Query, a *store.Admissi
 // A denial that begins a block is decided once more, in a transaction that ends after the
 // second look: no other request meets a block of a denial that is none. In the caller's
 // transaction prepare has locked the row first.
-func (p Store) attempt(ctx context.Context, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
+func (p Store) reserve(ctx context.Context, op *store.Op) error {
+	r, m := &reserving{Store: p, query: &op.Query, admission: op.Admission}, exec.Statement
 	if p.routed {
-		return p.attemptBy(ctx, exec.Transaction, q, a)
+		m = exec.Transaction
 	}
-	if q.BlockFor == 0 || a.Idempotency == "" || p.tx {
-		return p.attemptBy(ctx, exec.Statement, q, a)
+	blocks := op.BlockFor != 0 && op.Admission.Idempotency != "" && !p.tx && !p.routed
+	decided, err := r.early(ctx)
+	for try := 0; err == nil && !decided; try++ {
+		if try == exec.MaxTries {
+			return fmt.Errorf("%w: admissions under the idempotency key %s keep changing; try again", store.ErrUnavailable, store.Quote(op.Admission.Idempotency))
+		}
+		if blocks {
+			r.query = new(op.Query)
+			r.query.BlockFor = 0
+		}
+		err, r.query = r.attempt(ctx, m), &op.Query
+		if blocks && err == nil && !r.overdue && denied(&r.outcome) && !r.outcome.Blocked {
+			err = r.attempt(ctx, exec.Transaction)
+		}
+		switch duplicate := exec.IsDuplicate(err); {
+		case duplicate && p.tx:
+			return fmt.Errorf("%w: %w", store.ErrRetryTx, err)
+		case duplicate, err == nil && r.overdue:
+			err = p.forget(ctx, &op.Query, op.Admission)
+		default: // or what was there is gone
+			decided = r.outcome.Before != nil || r.outcome.Decided
+		}
 	}
-	unblocked := *q
-	unblocked.BlockFor = 0
-	o, overdue, err = p.attemptBy(ctx, exec.Statement, &unblocked, a)
-	if err != nil || overdue || !denied(&o) || o.Blocked {
-		return o, overdue, err
+	if err == nil && r.outcome.Before != nil {
+		err = p.confirm(ctx, &op.Query, r.outcome.Before.ID)
 	}
-	return p.attemptBy(ctx, exec.Transaction, q, a)
+	if err == nil {
+		op.Outcome = r.outcome
+	}
+	return err
+}
+
+// early answers what fits no limit, unless it was admitted before, and prepares for the caller's
+// transaction.
+func (r *reserving) early(ctx context.Context) (decided bool, err error) {
+	q := r.query
+	if !q.Possible() {
+		get := store.Op{Kind: store.Get, Query: *q}
+		if err := r.Do(ctx, &get); err != nil { // first: an admission meanwhile is the answer
+			return false, err
+		}
+		before, err := r.readBefore(ctx, q, r.admission)
+		if r.outcome = get.Outcome; before != nil && !before.free() {
+			r.outcome = store.Outcome{Before: &before.Reservation}
+		}
+		return true, err
+	}
+	if r.admission.Idempotency != "" && r.tx {
+		r.outcome, err = r.prepare(ctx, q, r.admission)
+	}
+	return r.outcome.Before != nil, err
 }
 
 // denied reports whether a Reserve was decided and denied.
 func denied(o *store.Outcome) bool { return o.Decided && o.Granted == 0 }
 
-// attemptBy is attempt in a mode. It decides again if the database's clock was in another
-// period of a calendar.
-func (p Store) attemptBy(ctx context.Context, m exec.Mode, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
+// attempt decides once in a mode, and looks for an earlier admission if it has to. It decides
+// again if the database's clock was in another period of a calendar.
+func (r *reserving) attempt(ctx context.Context, m exec.Mode) (err error) {
+	q, a := r.query, r.admission
 	for try := 1; ; try++ {
-		p.setEdges(q, q.Now)
-		err = p.runner.Run(ctx, m, func(tx db.DBTX) (err error) {
-			o, overdue, err = p.reserveBy(ctx, tx, q, a)
-			return statement.AsLocked(ctx, q.LockWait, err)
+		r.setEdges(q, q.Now)
+		err = r.runner.Run(ctx, m, func(tx db.DBTX) (err error) {
+			defer func() { err = statement.AsLocked(ctx, q.LockWait, err) }()
+			if r.outcome, r.overdue = (store.Outcome{}), false; r.routed {
+				r.outcome, r.overdue, err = r.reserveRouted(ctx, tx, q, a)
+				return err
+			}
+			tx = r.at(tx, q.Key)
+			op := store.Op{Kind: store.Reserve, Query: *q, Admission: a}
+			err = statement.Call{Context: ctx, Op: &op}.Send(tx)
+			undecided := errors.Is(err, pgx.ErrNoRows)
+			if err != nil && !undecided {
+				return err
+			}
+			if r.outcome = op.Outcome; a.Idempotency != "" && (undecided || !r.tx && denied(&r.outcome)) {
+				if b, err := readBefore(ctx, tx, q, a); err != nil || b != nil { // nil: gone between the two statements
+					r.outcome, r.overdue, err = b.instead(err)
+					return err
+				}
+			}
+			if undecided { // what was there is gone
+				r.outcome = store.Outcome{}
+				if q.Calendar != nil {
+					return exec.ErrOtherPeriod
+				}
+			}
+			return nil
 		})
 		if err == exec.ErrRolledBack {
 			err = nil
 		}
 		if err != exec.ErrOtherPeriod {
-			return o, overdue, exec.Translate(err, p.tx)
+			return exec.Translate(err, r.tx)
 		}
-		if err = p.compare(ctx, try, q); err != nil {
-			return o, false, err
+		if err = r.compare(ctx, try, q); err != nil {
+			return err
 		}
 	}
 }
 
-// reserveBy sends the statement over tx, and looks for an earlier admission if it has to.
-func (p Store) reserveBy(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
-	if p.routed {
-		return p.reserveRouted(ctx, tx, q, a)
-	}
-	op := store.Op{Kind: store.Reserve, Query: *q, Admission: a}
-	err = p.send(ctx, &op)(tx)
-	o = op.Outcome
-	undecided := errors.Is(err, pgx.ErrNoRows)
-	switch {
-	case err != nil && !undecided:
-		return o, false, err
-	case !undecided && (!denied(&o) || p.tx || a.Idempotency == ""):
-		return o, false, nil
-	}
-	tx = p.at(tx, q.Key)
-	var b *before
-	if err = nil; a.Idempotency != "" {
-		b, err = readBefore(ctx, tx, q, a) // nil: gone between the two statements
-	}
-	switch {
-	case err != nil || b != nil:
-		return b.instead(err)
-	case undecided && q.Calendar != nil:
-		return store.Outcome{}, false, exec.ErrOtherPeriod
-	case undecided: // what was there is gone
-		return store.Outcome{}, false, nil
-	}
-	return o, false, nil
-}
-
-// instead returns what reserveBy returns because of b, or of an error: what the transaction
-// did is rolled back, with a block that it began.
+// instead returns the outcome because of b, or of an error: what the transaction did is rolled
+// back, with a block that it began.
 func (b *before) instead(err error) (o store.Outcome, overdue bool, _ error) {
 	switch {
 	case err != nil:

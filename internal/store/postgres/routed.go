@@ -42,8 +42,8 @@ func (p Store) clockOf(ctx context.Context, tx db.DBTX, q *store.Query) (us int6
 	return get.Outcome.Now, err
 }
 
-// reserveRouted is reserveBy in a transaction. In the caller's, prepare has looked for an
-// earlier admission.
+// reserveRouted decides in a transaction. In the caller's, prepare has looked for an earlier
+// admission.
 func (p Store) reserveRouted(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
 	looks := a.Idempotency != "" && !p.tx
 	if looks {
