@@ -12,7 +12,7 @@ import (
 )
 
 // TestServeHealth: the first server that answers decides. A certificate of this machine is not
-// verified. If no server answers, none is ready.
+// verified, that of another is. If no server answers, none is ready.
 func TestServeHealth(t *testing.T) {
 	t.Parallel()
 	answers := func(status int) http.Handler {
@@ -25,6 +25,7 @@ func TestServeHealth(t *testing.T) {
 	for _, s := range []*httptest.Server{ready, starting, secure, moved} {
 		t.Cleanup(s.Close)
 	}
+	elsewhere := strings.Replace(secure.URL, "127.0.0.1", "0.0.0.0", 1) // which dials this machine, and does not name it
 	for name, test := range map[string]struct {
 		urls   []string
 		code   int
@@ -32,6 +33,7 @@ func TestServeHealth(t *testing.T) {
 	}{
 		"ready":            {[]string{ready.URL}, 0, "ready: " + ready.URL},
 		"TLS":              {[]string{secure.URL}, 0, "ready: " + secure.URL},
+		"another machine":  {[]string{elsewhere}, 1, "not ready: " + elsewhere + ": tls: failed to verify certificate"},
 		"starting":         {[]string{starting.URL, ready.URL}, 1, "not ready: " + starting.URL + ": 503 Service Unavailable"},
 		"the second":       {[]string{away.URL, ready.URL}, 0, "ready: " + ready.URL},
 		"no answer":        {[]string{away.URL}, 1, "not ready: " + away.URL + ": dial tcp"},
