@@ -13,20 +13,23 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// WithPause lets all processes heed what the server answers to one. If a response asks for a
-// pause, the Transport blocks the key of the first request that limits returned, by
-// Limiter.Block: until the pause is over, no process sends a request under that key. Of
-// several pauses the one that ends last counts. Let limits return first the request whose key
-// is what the server limits, such as its host or your account there.
+// WithPause pauses all processes when the server asks one of them to wait. If a response asks for
+// a pause, Transport blocks the key of the first request that limits returned, by Limiter.Block. A
+// later response can extend the block and never shortens it. Let limits return first the request
+// whose key is what the server limits, such as its host or your account there.
 //
 // A pause is that of Pause or of one of also, whichever is longest, and at most longest. A
 // function of also may read fields of its server; it must not read the body. Default: Pause
 // alone.
 //
 // A response that asks for a pause is returned like any other: whether to send the request
-// again is up to the caller. Requests that are in flight already are not recalled, and a process
-// may use the rest of a Policy.Lease. If the block cannot be stored, the response is returned
-// too, and Config.Observe sees the error. A Shadow policy denies nothing.
+// again is up to the caller. If the block cannot be stored, the response is returned too, and
+// Config.Observe sees the error. These still send during a pause:
+//
+//   - requests that are in flight, or have a turn in a LeakyBucketQueue
+//   - a process with the rest of a Policy.Lease
+//   - keys with an unlimited override, and Shadow policies
+//   - FailOpen policies while the database is away
 //
 // WithPause panics if longest is not whole microseconds from one microsecond to a hundred
 // years, or a function is nil.
@@ -40,28 +43,28 @@ func WithPause(longest time.Duration, also ...func(*http.Response) time.Duration
 	}
 }
 
-func (t *transport) pause(res *http.Response, request limiter.Request) {
+func (t *transport) pause(ctx context.Context, res *http.Response, request limiter.Request) {
 	var d time.Duration
 	for _, f := range t.pauses {
 		d = max(d, f(res))
 	}
 	if d = min(d, t.longest).Round(time.Microsecond); d > 0 {
 		// The caller may leave; the others want to know.
-		_ = t.limiter.Block(context.WithoutCancel(res.Request.Context()), request.Policy, request.Key, d)
+		_ = t.limiter.Block(context.WithoutCancel(ctx), request.Policy, request.Key, d)
 	}
 }
 
 // unsaid is the Pause of a 429 that does not say how long.
 const unsaid = time.Second
 
-// Pause returns how long a response asks its client not to send further requests; 0 if it
-// does not. It reads, the longest counts:
+// Pause returns how long a response asks its client not to send further requests, or 0. It is the
+// longest of:
 //
 //   - Retry-After of 429 (Too Many Requests) and 503 (Service Unavailable), in seconds or as a
 //     date, which is compared with the response's Date
 //   - items of RateLimit without remaining units, as r=0;t=30 of
 //     draft-ietf-httpapi-ratelimit-headers-11, with any status
-//   - a second, for a 429 that has neither
+//   - a second, for a 429 from which neither gives a pause
 //
 // Other fields differ from server to server: see WithPause.
 func Pause(res *http.Response) time.Duration {

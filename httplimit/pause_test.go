@@ -49,7 +49,7 @@ type full struct {
 
 func (f *full) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := f.base.RoundTrip(r)
-	res.StatusCode, res.Header = 429, f.header
+	res.StatusCode, res.Header, res.Request = 429, f.header, nil // which a RoundTripper need not set
 	return res, err
 }
 
@@ -110,7 +110,7 @@ func TestWithPauseLonger(t *testing.T) {
 			t.Fatal(err)
 		}
 		res, _ := rt.base.RoundTrip(r)
-		rt.pause(res, api.Request("k", 1))
+		rt.pause(t.Context(), res, api.Request("k", 1))
 	}
 	if r, err := l.DoWait(t.Context(), api.Request("k", 1)); err != nil || r.RetryAfter != time.Minute {
 		t.Errorf("%+v, %v", r, err)

@@ -54,7 +54,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	res, err := t.base.RoundTrip(r)
 	if err == nil && len(requests) > 0 {
-		t.pause(res, requests[0])
+		t.pause(r.Context(), res, requests[0])
 	}
 	return res, err
 }

@@ -2,7 +2,7 @@
 -- functions: pglimit migrate up, then pglimit migrate up --functions. Run it as their owner, and
 -- again after each update of pglimit:
 --
---   psql -1 -v ON_ERROR_STOP=1 -f stores.sql
+--   psql "$DATABASE_URL" -1 -v ON_ERROR_STOP=1 -f stores/stores.sql
 --
 -- The functions add an idempotency key to those of schema pglimit: a retry under the same key
 -- counts once, as Request.IdempotencyKey of the Go library does, in the same rows. No name is

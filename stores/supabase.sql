@@ -1,7 +1,7 @@
 -- pglimit for Supabase and any other PostgREST: functions of a schema that is safe to expose.
 -- It needs the tables and the SQL functions: pglimit migrate up, then pglimit migrate up --functions.
 --
---   psql -1 -v ON_ERROR_STOP=1 -f supabase.sql
+--   psql "$DATABASE_URL" -1 -v ON_ERROR_STOP=1 -f stores/supabase.sql
 --
 -- PostgREST refuses overloaded functions. No name here is overloaded, and none of schemas pglimit
 -- and pglimit_ask. The functions are SECURITY DEFINER with a fixed search_path: run this file as
