@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -17,23 +16,6 @@ type denials struct {
 	*denycache.Cache[rowKey, *denial]
 	ttl   int64 // microseconds
 	clock func() int64
-}
-
-// rowKey identifies a row by the caller's key, in memory only: a lookup needs no HMAC with
-// Config.KeySecret.
-type rowKey struct {
-	policy    string
-	algorithm algorithm.Name // whose table has the row
-	key       string
-}
-
-func rowOf(in *Request) rowKey { return rowKey{in.Policy.Name, in.Policy.Algorithm.table(), in.Key} }
-
-// clone returns a copy to keep: the caller's key may share memory with a large text or a
-// reused buffer.
-func (k rowKey) clone() rowKey {
-	k.key = strings.Clone(k.key)
-	return k
 }
 
 // denial is a denial by the database and the data to answer later requests.

@@ -33,7 +33,7 @@ type shared struct {
 	timeout    time.Duration // none if not positive
 	remember   time.Duration // Config.IdempotencyTTL
 	keySecret  []byte
-	policies   Policies                                 // of overrides; nil: none
+	overriding                                          // by Config.Policies
 	clock      func() time.Time                         // nil: the store's
 	clockTime  func() time.Time                         // this process's time, by Config.Now if that is set
 	observe    func(ctx context.Context, o Observation) // may be nil
@@ -50,6 +50,15 @@ type shared struct {
 	degraded    throttle.Throttle
 	refusals    refusals
 	local       *local // nil in memory
+}
+
+// newEngine returns an engine without a store.
+func newEngine(c *Config, source Source) *engine {
+	return &engine{shared: &shared{
+		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret, overriding: overriding{c.Policies, c.clockTime},
+		clock: c.Now, clockTime: c.clockTime, observe: c.Observe, denialLog: c.DenialLog,
+		logger: c.Logger, refusals: refusals{failOpen: c.MisconfiguredFailsOpen}, withdrawals: newInProgress(), places: places.New[queueKey](maxPlaces),
+	}}
 }
 
 // call is one use of a method for one key.

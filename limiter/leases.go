@@ -17,16 +17,6 @@ type leases struct {
 	start func(func()) // in the background
 }
 
-type block = lease.Block[rowKey, lent]
-
-// lent is what answers come from while a block lasts.
-type lent struct {
-	result Result // of the statement that took the block, all of whose units are in use
-	grant  algorithm.Grant
-	rate   float64 // units that leak in a nanosecond; 0 for windows
-	lag    int64   // nanoseconds from before that statement to its answer
-}
-
 // leaseOptions returns the options of blocks of at most keys keys.
 func leaseOptions(keys int, clock lease.Clock) lease.Options[rowKey, lent] {
 	return lease.Options[rowKey, lent]{

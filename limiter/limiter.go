@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"math"
@@ -10,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/places"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/dispatch"
 	"github.com/pglimit/pglimit/internal/store/memory"
@@ -122,15 +122,6 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	return l, nil
 }
 
-// newEngine returns an engine without a store.
-func newEngine(c *Config, source Source) *engine {
-	return &engine{shared: &shared{
-		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret, policies: c.Policies,
-		clock: c.Now, clockTime: c.clockTime, observe: c.Observe, denialLog: c.DenialLog,
-		logger: c.Logger, refusals: refusals{failOpen: c.MisconfiguredFailsOpen}, withdrawals: newInProgress(), places: places.New[queueKey](maxPlaces),
-	}}
-}
-
 // NewMemory returns a Limiter that keeps its state in this process: for programs of one
 // process, and for tests, with Config.Now or the fake clock of testing/synctest as their
 // clock. Methods, results and errors are the same, but it has no transactions: the methods
@@ -153,6 +144,52 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 	}
 	refusal := fmt.Errorf("%w: NewMemory has no transactions: test those with package pglimittest", store.ErrUnsupported)
 	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
+}
+
+// DoWait is Do for LeakyBucketQueue and sleeps until the request's turn, Result.Delay.
+// Units leave the queue in the order of their requests, across all processes. Other
+// algorithms and requests with an IdempotencyKey return ErrUnsupported.
+//
+// If the queue is full, the key is blocked or the turn would come after ctx's deadline,
+// DoWait returns a denial immediately and consumes nothing. A denial starts a block if
+// Policy.BlockFor is set.
+//
+// If ctx ends first, DoWait returns ctx's error. Its units go back if no later request is
+// in the queue: before DoWait returns, within Config.Timeout, or after the statement that
+// is still deciding. The sleep is real time even if Config.Now is set.
+//
+// If later requests are in the queue, they keep their turns, and the queue stays as full.
+// The unused turn goes to the next DoWait or WaitAll of the same Limiter that the full
+// queue would deny and that fits into it. That one overtakes others. A Limiter keeps at
+// most 16,384 such turns, and forgets those of a key at a Reset. A denial that starts a
+// block stays a denial.
+func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
+	all, err := l.waitAll(ctx, verbWait, []Request{request})
+	if err != nil {
+		return failure(err), err
+	}
+	return all.PerRequest[0], nil
+}
+
+// Wait is DoWait for cost units. It returns nil when it is their turn, and a *DeniedError
+// for a denial.
+func (l *Limiter) Wait(ctx context.Context, p Policy, key string, cost float64) error {
+	r, err := l.DoWait(ctx, p.Request(key, cost))
+	if err != nil {
+		return err
+	}
+	return r.Err()
+}
+
+// WaitAll is AllowAll and sleeps until the turn of all requests: the longest Delay. It
+// combines a LeakyBucketQueue with other limits.
+//
+// A request whose turn would come after ctx's deadline denies the whole immediately. If
+// ctx ends first, WaitAll returns ctx's error and gives back when DoWait does: the units in
+// queues without a later request, and for other requests what Undo would. Turns that stay
+// unused go to later requests as with DoWait. Config.Timeout bounds that for each request.
+func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, error) {
+	return l.waitAll(ctx, verbWaitAll, requests)
 }
 
 // Close makes later calls return ErrClosed. It waits until earlier requests have their

@@ -33,25 +33,31 @@ type Ruling struct {
 
 func (r *Ruling) decides() bool { return r.Unlimited || r.Blocked }
 
+// overriding applies overrides to requests.
+type overriding struct {
+	policies Policies         // nil: none
+	current  func() time.Time // this process's time
+}
+
 // override applies the override of a request's key to its policy, and returns what is decided
 // about it.
-func (e *engine) override(in *Request) (r Ruling) {
-	if e.policies != nil {
-		r = e.policies.Snapshot().Override(&in.Policy, in.Key, e.clockTime)
+func (o *overriding) override(in *Request) (r Ruling) {
+	if o.policies != nil {
+		r = o.policies.Snapshot().Override(&in.Policy, in.Key, o.current)
 	}
 	return r
 }
 
 // overrideAll is override for several requests, at one moment. It returns a copy of the
 // requests, and what is decided about each, nil for nothing.
-func (e *engine) overrideAll(requests []Request) (effective []Request, ruled []Ruling) {
-	if e.policies == nil {
+func (o *overriding) overrideAll(requests []Request) (effective []Request, ruled []Ruling) {
+	if o.policies == nil {
 		return requests, nil
 	}
-	overrides, at := e.policies.Snapshot(), time.Time{}
+	overrides, at := o.policies.Snapshot(), time.Time{}
 	once := func() time.Time {
 		if at.IsZero() {
-			at = e.clockTime()
+			at = o.current()
 		}
 		return at
 	}
@@ -69,8 +75,8 @@ func (e *engine) overrideAll(requests []Request) (effective []Request, ruled []R
 }
 
 // ruled returns the answer to a valid request for a key that an override decides about.
-func (e *engine) ruled(in *Request, by Ruling) Result {
-	r := undecided(in, SourceOverride, e.clockTime())
+func (o *overriding) ruled(in *Request, by Ruling) Result {
+	r := undecided(in, SourceOverride, o.current())
 	if by.Unlimited {
 		r.Allowed, r.Granted, r.Remaining = true, in.Cost, r.Burst
 		return r

@@ -24,64 +24,19 @@ const maxPlaces = 16_384
 // queueKey identifies a queue by the caller's key.
 type queueKey struct{ policy, key string }
 
-// DoWait is Do for LeakyBucketQueue and sleeps until the request's turn, Result.Delay.
-// Units leave the queue in the order of their requests, across all processes. Other
-// algorithms and requests with an IdempotencyKey return ErrUnsupported.
-//
-// If the queue is full, the key is blocked or the turn would come after ctx's deadline,
-// DoWait returns a denial immediately and consumes nothing. A denial starts a block if
-// Policy.BlockFor is set.
-//
-// If ctx ends first, DoWait returns ctx's error. Its units go back if no later request is
-// in the queue: before DoWait returns, within Config.Timeout, or after the statement that
-// is still deciding. The sleep is real time even if Config.Now is set.
-//
-// If later requests are in the queue, they keep their turns, and the queue stays as full.
-// The unused turn goes to the next DoWait or WaitAll of the same Limiter that the full
-// queue would deny and that fits into it. That one overtakes others. A Limiter keeps at
-// most 16,384 such turns, and forgets those of a key at a Reset. A denial that starts a
-// block stays a denial.
-func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
-	all, err := l.waitAll(ctx, verbWait, []Request{request})
-	if err != nil {
-		return failure(err), err
-	}
-	return all.PerRequest[0], nil
-}
-
-// Wait is DoWait for cost units. It returns nil when it is their turn, and a *DeniedError
-// for a denial.
-func (l *Limiter) Wait(ctx context.Context, p Policy, key string, cost float64) error {
-	r, err := l.DoWait(ctx, p.Request(key, cost))
-	if err != nil {
-		return err
-	}
-	return r.Err()
-}
-
-// WaitAll is AllowAll and sleeps until the turn of all requests: the longest Delay. It
-// combines a LeakyBucketQueue with other limits.
-//
-// A request whose turn would come after ctx's deadline denies the whole immediately. If
-// ctx ends first, WaitAll returns ctx's error and gives back when DoWait does: the units in
-// queues without a later request, and for other requests what Undo would. Turns that stay
-// unused go to later requests as with DoWait. Config.Timeout bounds that for each request.
-func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, error) {
-	return l.waitAll(ctx, verbWaitAll, requests)
-}
-
-func (l *Limiter) waitAll(ctx context.Context, v *verb, requests []Request) (Results, error) {
+// waitAll decides requests of a Limiter, and sleeps until the turn of all.
+func (e *engine) waitAll(ctx context.Context, v *verb, requests []Request) (Results, error) {
 	s := &set{verb: v, requests: requests, within: math.MaxInt64}
 	if deadline, ok := ctx.Deadline(); ok {
 		s.by, s.within = deadline, max(0, time.Until(deadline))
 	}
-	all, err := l.decideAll(ctx, s)
+	all, err := e.decideAll(ctx, s)
 	if err != nil || sleep(ctx, s.delay) {
 		return all, err
 	}
-	l.withdrawals.add() // Close waits for this one
-	defer l.withdrawals.done()
-	l.withdraw(ctx, s.groups, s.received)
+	e.withdrawals.add() // Close waits for this one
+	defer e.withdrawals.done()
+	e.withdraw(ctx, s.groups, s.received)
 	return Results{DeniedBy: -1}, store.EndedContext(ctx)
 }
 
