@@ -356,3 +356,13 @@ func TestRequired(t *testing.T) {
 		}()
 	}
 }
+
+// TestDenyUnwritable: a denial under a name that protocol buffers cannot hold is a denial without
+// details, not a panic.
+func TestDenyUnwritable(t *testing.T) {
+	t.Parallel()
+	r := limiter.Result{Policy: limiter.Policy{Name: "\xff"}, Reason: limiter.ReasonLimit, RetryAfter: time.Second}
+	if err := grpclimit.Deny(t.Context(), r.Err()); status.Code(err) != codes.ResourceExhausted {
+		t.Error(err)
+	}
+}

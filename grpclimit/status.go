@@ -84,9 +84,9 @@ func denied(err error) *failure {
 	if ms := int64(math.Ceil(float64(retry) / 1e6)); ms <= math.MaxInt32 { // clients parse 32 bits
 		pushback = ms
 	}
-	s, unwritten := status.New(codes.ResourceExhausted, cause.Error()).WithDetails(details...)
-	if unwritten != nil { // the code is not OK, and the details can be marshalled
-		panic(unwritten)
+	s := status.New(codes.ResourceExhausted, cause.Error())
+	if detailed, err := s.WithDetails(details...); err == nil { // names that no Policy has cannot be written
+		s = detailed
 	}
 	trailer := fields(results)
 	trailer.Set("grpc-retry-pushback-ms", strconv.FormatInt(pushback, 10))

@@ -46,13 +46,22 @@ BEGIN
 END $$;
 
 -- _remember makes a reservation, which nobody else has seen yet, a request admitted under an
--- idempotency key. One that is not counted has no row.
-CREATE OR REPLACE FUNCTION pglimit_store._remember(name text, key text, reservation text, idempotency_key text, remember_s float8) RETURNS void
-LANGUAGE sql VOLATILE AS $$
+-- idempotency key. One that is not counted has no row. After a denial there is none: while that waited
+-- for the key's row, the same request may have been admitted and have taken the room. Then it raises
+-- the unique_violation of a second admission, which rolls the denial back, with a block that it began.
+CREATE OR REPLACE FUNCTION pglimit_store._remember(name text, key text, cost float8, reservation text, idempotency_key text, remember_s float8) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF reservation IS NULL THEN
+        IF pglimit_store._replayed(name, key, cost, idempotency_key) IS NOT NULL THEN
+            RAISE unique_violation;
+        END IF;
+        RETURN;
+    END IF;
     UPDATE pglimit_reservation AS h
-    SET state = 'spent', idempotency_key = $4, expires_at_us = h.created_at_us, forget_at_us = h.created_at_us + ($5 * 1000000)::bigint
-    WHERE h.policy = $1 AND h.key = $2 AND h.id = split_part($3, ':', 2)
-$$;
+    SET state = 'spent', idempotency_key = _remember.idempotency_key, expires_at_us = h.created_at_us, forget_at_us = h.created_at_us + (remember_s * 1000000)::bigint
+    WHERE h.policy = _remember.name AND h.key = _remember.key AND h.id = split_part(reservation, ':', 2);
+END $$;
 
 -- allow requests cost units under a policy of pglimit_policy. An admission under an
 -- idempotency_key is remembered for remember_s; a denial is not. A leaky_bucket_queue takes none.
@@ -74,7 +83,7 @@ BEGIN
                     SELECT * INTO r FROM pglimit.check(name, key, 0);
                 ELSE
                     SELECT * INTO r FROM pglimit.reserve(name, key, cost, ttl_s => 1);
-                    PERFORM pglimit_store._remember(name, key, r.reservation, idempotency_key, remember_s);
+                    PERFORM pglimit_store._remember(name, key, cost, r.reservation, idempotency_key, remember_s);
                 END IF;
             END IF;
             RETURN (r.allowed OR replayed, r.remaining, coalesce(before, r.level),
@@ -110,7 +119,7 @@ BEGIN
                 SELECT * INTO r FROM pglimit.check_with(algorithm, name, key, 0, limit_units, period_s);
             ELSIF idempotency_key IS NOT NULL THEN
                 SELECT * INTO r FROM pglimit.reserve_with(algorithm, name, key, cost, limit_units, period_s, ttl_s => 1);
-                PERFORM pglimit_store._remember(name, key, r.reservation, idempotency_key, remember_s);
+                PERFORM pglimit_store._remember(name, key, cost, r.reservation, idempotency_key, remember_s);
             ELSIF algorithm = 'fixed_window' THEN
                 SELECT * INTO r FROM pglimit.fixed_window(name, key, cost, limit_units, period_s);
             ELSIF algorithm = 'sliding_window_counter' THEN

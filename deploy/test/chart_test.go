@@ -318,7 +318,7 @@ func (o *objects) ports(t *testing.T) {
 			used["Service "+s.Name+" "+p.Name] = p.TargetPort.String()
 		}
 		if n, _ := o.port("grpc"); s.Spec.ClusterIP == corev1.ClusterIPNone && s.Spec.Ports[0].Port != n {
-			t.Errorf("Service %s: without an address of its own its port has to be that of the pods", s.Name)
+			t.Errorf("Service %s: without an address it must have the port of the pods", s.Name)
 		}
 	}
 	c := o.deployment.Spec.Template.Spec.Containers[0]

@@ -230,7 +230,7 @@ func client(t *testing.T, secrets map[string]map[string]string) *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{own}}}}
 }
 
-// probe does what the kubelet does, with no certificate of its own.
+// probe does what the kubelet does. It shows no certificate.
 func (p *pod) probe(h corev1.ProbeHandler) error {
 	if h.TCPSocket != nil {
 		conn, err := net.Dial("tcp", p.ports[h.TCPSocket.Port.String()])
@@ -257,7 +257,7 @@ func (p *pod) probe(h corev1.ProbeHandler) error {
 
 // TestChartRuns holds that the command accepts what the chart's containers start it with: the job
 // migrates; the server becomes ready by its probes, decides by the policies of its ConfigMaps, has
-// no secret in its environment or arguments, and ends by itself when it is told to.
+// no secret in its environment or arguments, and ends after SIGTERM.
 func TestChartRuns(t *testing.T) {
 	secrets, token := secrets(t)
 	for _, v := range installs {

@@ -9,8 +9,8 @@ import (
 	"github.com/pglimit/pglimit/internal/must"
 )
 
-// TestReadSecretFiles: the file that NAME_FILE names has the value of NAME. These are errors: a file
-// that is missing, empty, long or of several lines, and a value beside a file.
+// TestReadSecretFiles: the file that NAME_FILE names has the value of NAME. A file is an error if it
+// is missing, empty, too long, or has several lines. So is a value together with a file.
 func TestReadSecretFiles(t *testing.T) {
 	for name, test := range map[string]struct {
 		text  string // of the file; "-": none

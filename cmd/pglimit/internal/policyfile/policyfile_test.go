@@ -276,7 +276,7 @@ func FuzzFormats(f *testing.F) {
 	})
 }
 
-// TestReadMerges: a policy gets the fields that it merges. Fields of its own win.
+// TestReadMerges: a policy gets the fields that it merges. Those that it has itself win.
 func TestReadMerges(t *testing.T) {
 	t.Parallel()
 	f, err := Read("limits.yaml", strings.NewReader("policies:\n- &a {name: a, algorithm: gcra, limit: 1, period: 1s}\n- {<<: *a, name: b, limit: 2}\n"))

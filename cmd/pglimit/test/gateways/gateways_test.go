@@ -292,7 +292,7 @@ func TestLanguages(t *testing.T) {
 			if code, output := run(s.HTTP, "wrong", name); code == 0 || strings.HasPrefix(output, "denied") {
 				t.Errorf("a wrong token: exit code %d, %s", code, output)
 			}
-			if name == "sh" { // a program of its own for each request
+			if name == "sh" { // each request is a separate program
 				return
 			}
 			api, connections := between(t, s.HTTP, false)

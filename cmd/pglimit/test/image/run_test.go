@@ -71,7 +71,7 @@ var servers = map[string]server{
 
 // run: with a root that cannot be written, no capabilities and 64 MiB a container migrates the
 // database, and one serves. It is healthy once its database is there. SIGTERM under load over HTTP
-// and gRPC ends it with code 0; what it has counted is what it has answered.
+// and gRPC ends it with code 0. It has counted the requests that it has answered.
 func run(t *testing.T, image string, s server) {
 	database := testworld.EmptyDatabase(t)
 	network := container.Name()

@@ -19,6 +19,7 @@ func TestIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
 	login := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 5, Period: time.Hour}
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, block_for_s) VALUES ('blocking', 'fixed_window', 5, 3600, 3600)`)
 	l := testworld.NewLimiter(t, pool, nil)
 	const allow = `SELECT replayed FROM pglimit_store.allow('login', $1, 2, $2)`
 	do := func(id string) limiter.Result {
@@ -36,22 +37,36 @@ func TestIdempotencyKey(t *testing.T) {
 		t.Errorf("two admissions of cost 2: level %v", level)
 	}
 
-	// The second has looked for the key before the first commits. It waits, and then sees it.
-	first := must.OK(pool.Begin(t.Context()))(t)
-	must.OK(first.Exec(t.Context(), allow, "bob", "at once"))(t)
-	replayed := make(chan bool)
-	go func() {
-		var seen bool
-		if err := pool.QueryRow(t.Context(), allow, "bob", "at once").Scan(&seen); err != nil {
-			t.Error(err)
+	// The second has looked for the key before the first commits. It waits, and then sees it, also if
+	// the first has taken the room of both.
+	for key, call := range map[string]struct {
+		sql   string
+		level float64
+	}{
+		"bob":   {allow, 2},
+		"carol": {`SELECT replayed AND allowed FROM pglimit_store.allow('login', $1, 3, $2)`, 3},
+		"dave":  {`SELECT replayed AND allowed FROM pglimit_store.acquire('fixed_window', 'login', $1, 3, 5, 3600, $2)`, 3},
+		"erin":  {`SELECT replayed AND allowed FROM pglimit_store.allow('blocking', $1, 3, $2)`, 0},
+	} {
+		first := must.OK(pool.Begin(t.Context()))(t)
+		must.OK(first.Exec(t.Context(), call.sql, key, "at once"))(t)
+		replayed := make(chan bool)
+		go func() {
+			var seen bool
+			if err := pool.QueryRow(t.Context(), call.sql, key, "at once").Scan(&seen); err != nil {
+				t.Error(err)
+			}
+			replayed <- seen
+		}()
+		testworld.AwaitBlocked(t, pool)
+		must.Succeed(t, first.Commit(t.Context()))
+		seen := testworld.Receive(t, replayed, "the second call's answer")
+		if level := testworld.Value[float64](t, pool, `SELECT level FROM pglimit.check('login', $1, 0)`, key); !seen || level != call.level {
+			t.Errorf("%s: two calls at once under one key: the second is replayed: %t, level %v", key, seen, level)
 		}
-		replayed <- seen
-	}()
-	testworld.AwaitBlocked(t, pool)
-	must.Succeed(t, first.Commit(t.Context()))
-	seen := testworld.Receive(t, replayed, "the second call's answer")
-	if level := testworld.Value[float64](t, pool, `SELECT level FROM pglimit.check('login', 'bob', 0)`); !seen || level != 2 {
-		t.Errorf("two calls at once under one key: the second is replayed: %t, level %v", seen, level)
+	}
+	if testworld.Value[bool](t, pool, `SELECT reason = 'blocked' FROM pglimit.check('blocking', 'erin', 5)`) {
+		t.Error("a denial that was none has begun a block")
 	}
 
 	// A denial is not remembered, and an admission only for a time.

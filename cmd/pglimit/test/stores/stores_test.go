@@ -45,14 +45,14 @@ var frameworks = []struct {
 	{"symfony", []string{"php", "symfony.php"}, true, true, false, false},
 }
 
-// answer is what a request got.
+// answer is a driver's answer to a request.
 type answer struct {
 	Status     int     `json:"status"`
 	RetryAfter float64 `json:"retry_after"` // seconds
 	Field      string  `json:"field"`       // RateLimit
 }
 
-// driver is a running program that sends requests when it is told to.
+// driver is a running program that sends the requests of the test.
 type driver struct {
 	t     *testing.T
 	stdin io.Writer
