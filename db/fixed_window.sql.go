@@ -606,11 +606,11 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
 SELECT $17::text, $18::text, 'fixed_window', $1::text, $2::text, $16::text,
-       $3::float8, $3::float8, $19::float8, $20::float8, $5::float8,
+       $3::float8 * t.granted, $3::float8 * t.granted, $19::float8, $20::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
-       t.level, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us
+       t.level, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us, $23::float8
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -640,6 +640,7 @@ type FixedWindowReserveParams struct {
 	Burst          float64
 	TtlUs          int64
 	RememberUs     int64
+	Requested      *float64
 }
 
 type FixedWindowReserveRow struct {
@@ -650,8 +651,8 @@ type FixedWindowReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowReserve does what FixedWindowTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// FixedWindowReserve does what FixedWindowTake does. If anything is granted, a row of
+// pglimit_reservation records it, as cost * granted units. State 'open' is a reservation, to be settled by
 // policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
@@ -686,6 +687,7 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 		arg.Burst,
 		arg.TtlUs,
 		arg.RememberUs,
+		arg.Requested,
 	)
 	var i FixedWindowReserveRow
 	err := row.Scan(

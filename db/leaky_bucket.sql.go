@@ -447,11 +447,11 @@ RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_u
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
 SELECT $14::text, $15::text, 'leaky_bucket', $1::text, $2::text, $13::text,
-       $3::float8, $3::float8, $16::float8, $17::float8, $5::float8,
+       $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, $6::float8, $7::bigint, 0, 0, t.leaked_at_us
+       t.level, $6::float8, $7::bigint, 0, 0, t.leaked_at_us, $20::float8
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -478,6 +478,7 @@ type LeakyBucketReserveParams struct {
 	Burst          float64
 	TtlUs          int64
 	RememberUs     int64
+	Requested      *float64
 }
 
 type LeakyBucketReserveRow struct {
@@ -488,8 +489,8 @@ type LeakyBucketReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketReserve does what LeakyBucketTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// LeakyBucketReserve does what LeakyBucketTake does. If anything is granted, a row of
+// pglimit_reservation records it, as cost * granted units. State 'open' is a reservation, to be settled by
 // policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
@@ -521,6 +522,7 @@ func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBuck
 		arg.Burst,
 		arg.TtlUs,
 		arg.RememberUs,
+		arg.Requested,
 	)
 	var i LeakyBucketReserveRow
 	err := row.Scan(

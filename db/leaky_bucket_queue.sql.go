@@ -328,11 +328,11 @@ RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
 SELECT $14::text, $15::text, 'leaky_bucket_queue', $1::text, $2::text, $13::text,
-       $3::float8, $3::float8, $16::float8, $17::float8, $6::float8,
+       $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $6::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, $7::float8, 1, 0, 0, t.updated_at_us
+       t.level, $7::float8, 1, 0, 0, t.updated_at_us, $20::float8
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -359,6 +359,7 @@ type LeakyBucketQueueReserveParams struct {
 	Burst          float64
 	TtlUs          int64
 	RememberUs     int64
+	Requested      *float64
 }
 
 type LeakyBucketQueueReserveRow struct {
@@ -369,8 +370,8 @@ type LeakyBucketQueueReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketQueueReserve does what LeakyBucketQueueTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// LeakyBucketQueueReserve does what LeakyBucketQueueTake does. If anything is granted, a row of
+// pglimit_reservation records it, as cost * granted units. State 'open' is a reservation, to be settled by
 // policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
@@ -402,6 +403,7 @@ func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg Leak
 		arg.Burst,
 		arg.TtlUs,
 		arg.RememberUs,
+		arg.Requested,
 	)
 	var i LeakyBucketQueueReserveRow
 	err := row.Scan(

@@ -215,6 +215,7 @@ type PglimitReservation struct {
 	Policy         string
 	Key            string
 	IdempotencyKey *string
+	Requested      *float64
 }
 
 type PglimitSlidingWindowCounter struct {

@@ -12,10 +12,10 @@ import (
 const ReservationAdd = `-- name: ReservationAdd :exec
 INSERT INTO pglimit_reservation
        (policy, key, id, state, algorithm, idempotency_key, reserved, units, level, limit_units, burst, capacity,
-        leak, tick_us, period_us, ends_at_us, counted_at_us, created_at_us, expires_at_us, forget_at_us)
+        leak, tick_us, period_us, ends_at_us, counted_at_us, created_at_us, expires_at_us, forget_at_us, requested)
 VALUES ($1, $2, $3, $4, $5, $6::text, $7::float8, $7::float8,
         $8, $9, $10, $11, $12, $13, $14, $15,
-        $16, $17, $18, $19)
+        $16, $17, $18, $19, $20::float8)
 `
 
 type ReservationAddParams struct {
@@ -38,6 +38,7 @@ type ReservationAddParams struct {
 	CreatedAtUs    int64
 	ExpiresAtUs    int64
 	ForgetAtUs     int64
+	Requested      *float64
 }
 
 // ReservationAdd records what a Take of the same transaction granted. The two are a
@@ -66,13 +67,14 @@ func (q *Queries) ReservationAdd(ctx context.Context, db DBTX, arg ReservationAd
 		arg.CreatedAtUs,
 		arg.ExpiresAtUs,
 		arg.ForgetAtUs,
+		arg.Requested,
 	)
 	return err
 }
 
 const ReservationByIdempotency = `-- name: ReservationByIdempotency :one
 SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'open' AND h.expires_at_us <= c.us)::bool AS overdue,
-       h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
+       h.id, h.state, h.reserved, coalesce(h.requested, 0)::float8 AS requested, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
        h.created_at_us, h.expires_at_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_reservation AS h
 WHERE h.policy = $2 AND h.key = $3 AND h.idempotency_key = $4::text
@@ -93,6 +95,7 @@ type ReservationByIdempotencyRow struct {
 	ID          string
 	State       string
 	Reserved    float64
+	Requested   float64
 	Level       float64
 	LimitUnits  float64
 	Burst       float64
@@ -126,6 +129,7 @@ func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg Res
 		&i.ID,
 		&i.State,
 		&i.Reserved,
+		&i.Requested,
 		&i.Level,
 		&i.LimitUnits,
 		&i.Burst,

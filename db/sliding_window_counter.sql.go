@@ -539,11 +539,12 @@ RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
 SELECT $13::text, $14::text, 'sliding_window_counter', $1::text, $2::text, $12::text,
-       $3::float8, $3::float8, $15::float8, $16::float8, $5::float8,
+       $3::float8 * t.granted, $3::float8 * t.granted, $15::float8, $16::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
-       t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us
+       t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us,
+           $19::float8
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -569,6 +570,7 @@ type SlidingWindowCounterReserveParams struct {
 	Burst          float64
 	TtlUs          int64
 	RememberUs     int64
+	Requested      *float64
 }
 
 type SlidingWindowCounterReserveRow struct {
@@ -581,8 +583,8 @@ type SlidingWindowCounterReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterReserve does what SlidingWindowCounterTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// SlidingWindowCounterReserve does what SlidingWindowCounterTake does. If anything is granted, a row of
+// pglimit_reservation records it, as cost * granted units. State 'open' is a reservation, to be settled by
 // policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
@@ -613,6 +615,7 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 		arg.Burst,
 		arg.TtlUs,
 		arg.RememberUs,
+		arg.Requested,
 	)
 	var i SlidingWindowCounterReserveRow
 	err := row.Scan(

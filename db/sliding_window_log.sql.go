@@ -569,11 +569,11 @@ RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
 SELECT $14::text, $15::text, 'sliding_window_log', $1::text, $2::text, $12::text,
-       $3::float8, $3::float8, $16::float8, $17::float8, $5::float8,
+       $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, 0, 1, $7::bigint, 0, t.updated_at_us
+       t.level, 0, 1, $7::bigint, 0, t.updated_at_us, $20::float8
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -600,6 +600,7 @@ type SlidingWindowLogReserveParams struct {
 	Burst          float64
 	TtlUs          int64
 	RememberUs     int64
+	Requested      *float64
 }
 
 type SlidingWindowLogReserveRow struct {
@@ -611,8 +612,8 @@ type SlidingWindowLogReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogReserve does what SlidingWindowLogTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// SlidingWindowLogReserve does what SlidingWindowLogTake does. If anything is granted, a row of
+// pglimit_reservation records it, as cost * granted units. State 'open' is a reservation, to be settled by
 // policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
@@ -644,6 +645,7 @@ func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg Slid
 		arg.Burst,
 		arg.TtlUs,
 		arg.RememberUs,
+		arg.Requested,
 	)
 	var i SlidingWindowLogReserveRow
 	err := row.Scan(

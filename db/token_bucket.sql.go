@@ -405,11 +405,11 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
 SELECT $13::text, $14::text, 'token_bucket', $1::text, $2::text, $12::text,
-       $3::float8, $3::float8, $15::float8, $16::float8, $5::float8,
+       $3::float8 * t.granted, $3::float8 * t.granted, $15::float8, $16::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
-       t.level, $6::float8, 1, 0, 0, t.updated_at_us
+       t.level, $6::float8, 1, 0, 0, t.updated_at_us, $19::float8
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -435,6 +435,7 @@ type TokenBucketReserveParams struct {
 	Burst          float64
 	TtlUs          int64
 	RememberUs     int64
+	Requested      *float64
 }
 
 type TokenBucketReserveRow struct {
@@ -444,8 +445,8 @@ type TokenBucketReserveRow struct {
 	BlockedUntilUs int64
 }
 
-// TokenBucketReserve does what TokenBucketTake does for one request. If it is granted, a row
-// of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+// TokenBucketReserve does what TokenBucketTake does. If anything is granted, a row of
+// pglimit_reservation records it, as cost * granted units. State 'open' is a reservation, to be settled by
 // policy, key and id. State 'spent' only remembers the idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
@@ -476,6 +477,7 @@ func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBuck
 		arg.Burst,
 		arg.TtlUs,
 		arg.RememberUs,
+		arg.Requested,
 	)
 	var i TokenBucketReserveRow
 	err := row.Scan(

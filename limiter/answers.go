@@ -22,21 +22,23 @@ type verb struct {
 	givesBack bool // it may allow requests that were denied before
 	reads     bool // its cost may be 0
 	waits     bool // in a queue
+	upTo      bool // it is granted what fits
 }
 
 var (
-	verbTake    = &verb{name: VerbAllow, kind: store.Take, answers: true, opens: true, requests: true, remembers: true}
-	verbUpTo    = &verb{name: VerbAllowUpTo, kind: store.Take, answers: true, opens: true, requests: true}
-	verbReserve = &verb{name: VerbReserve, kind: store.Reserve, answers: true, requests: true, remembers: true}
-	verbCheck   = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true, reads: true}
-	verbUsage   = &verb{name: VerbUsage, kind: store.GetUsage, answers: true, reads: true}
-	verbCharge  = &verb{name: VerbCharge, kind: store.Charge, answers: true, opens: true}
-	verbRefund  = &verb{name: VerbRefund, kind: store.Refund, answers: true, opens: true, givesBack: true}
-	verbUndo    = &verb{name: VerbUndo, kind: store.Undo, answers: true, opens: true, givesBack: true}
-	verbNoUndo  = &verb{name: VerbUndo, kind: store.Get, answers: true, opens: true, reads: true} // of what granted nothing
-	verbReset   = &verb{name: VerbReset, kind: store.Reset, givesBack: true}
-	verbBlock   = &verb{name: VerbBlock, kind: store.Block, givesBack: true}
-	verbUnblock = &verb{name: VerbUnblock, kind: store.Unblock, givesBack: true}
+	verbTake        = &verb{name: VerbAllow, kind: store.Take, answers: true, opens: true, requests: true, remembers: true}
+	verbUpTo        = &verb{name: VerbAllowUpTo, kind: store.Take, answers: true, opens: true, requests: true, upTo: true}
+	verbReserve     = &verb{name: VerbReserve, kind: store.Reserve, answers: true, requests: true, remembers: true}
+	verbReserveUpTo = &verb{name: VerbReserveUpTo, kind: store.Reserve, answers: true, requests: true, upTo: true}
+	verbCheck       = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true, reads: true}
+	verbUsage       = &verb{name: VerbUsage, kind: store.GetUsage, answers: true, reads: true}
+	verbCharge      = &verb{name: VerbCharge, kind: store.Charge, answers: true, opens: true}
+	verbRefund      = &verb{name: VerbRefund, kind: store.Refund, answers: true, opens: true, givesBack: true}
+	verbUndo        = &verb{name: VerbUndo, kind: store.Undo, answers: true, opens: true, givesBack: true}
+	verbNoUndo      = &verb{name: VerbUndo, kind: store.Get, answers: true, opens: true, reads: true} // of what granted nothing
+	verbReset       = &verb{name: VerbReset, kind: store.Reset, givesBack: true}
+	verbBlock       = &verb{name: VerbBlock, kind: store.Block, givesBack: true}
+	verbUnblock     = &verb{name: VerbUnblock, kind: store.Unblock, givesBack: true}
 
 	verbSettle = &verb{name: VerbSettle}
 	verbCancel = &verb{name: VerbCancel}
@@ -74,7 +76,7 @@ func result(q *store.Query, v *verb, o *store.Outcome, limit float64, source Sou
 	default:
 		r.Allowed, r.Granted = o.Granted > 0, granted(q, o)
 		ahead -= r.Granted
-		if r.Allowed && v != verbReserve { // a reservation has Cancel
+		if r.Allowed && v.kind != store.Reserve { // a reservation has Cancel
 			r.grant = o.View.Counted(o.UpdatedAt)
 			r.grant.Made = true
 		}
@@ -116,7 +118,7 @@ func failure(err error) (r Result) {
 // part. The policy decides, counts, blocks and remembers denials as any other. Only its
 // answer to the caller differs, so its counts are those of the same policy enforced.
 func (r *Result) shadow(v *verb, in *Request) {
-	if v.requests && r.Source != SourceDegraded && r.Source != SourceSkipped && (!r.Allowed || v == verbUpTo && r.Granted < in.Cost) {
+	if v.requests && r.Source != SourceDegraded && r.Source != SourceSkipped && (!r.Allowed || v.upTo && r.Granted < in.Cost) {
 		r.Allowed, r.Granted, r.Shadowed, r.grant = true, in.Cost, true, algorithm.Grant{}
 	}
 }
@@ -166,15 +168,26 @@ func micros(us float64) int64 {
 
 // replay returns the earlier answer under the same idempotency key.
 func replay(q store.Query, v *verb, in *Request, before *store.Reservation, source Source) (Result, error) {
-	if (v == verbReserve) == (before.State == store.Spent) {
-		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used with the other of Do and Reserve; use another key")
+	asked := before.Requested
+	if asked == 0 {
+		asked = before.Reserved
 	}
-	if before.Reserved != in.Cost {
+	switch {
+	case (v.kind == store.Reserve) == (before.State == store.Spent):
+		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used with the other of Do and Reserve; use another key")
+	case asked != in.Cost:
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),
-			"was used with cost "+amount(before.Reserved)+", now with "+amount(in.Cost))
+			"was used with cost "+amount(asked)+", now with "+amount(in.Cost))
+	case v == verbReserve && before.Reserved != in.Cost:
+		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),
+			"was used with ReserveUpTo, which reserved "+amount(before.Reserved)+" of "+amount(asked)+"; use another key")
 	}
 	q.Rules = before.Rules
-	o := store.Outcome{Granted: q.Count, Now: before.CreatedAt, UpdatedAt: before.CreatedAt}
+	q.Cost, q.Count = before.Reserved, 1
+	if before.Reserved < in.Cost*(1-1e-12) { // not by rounding
+		q.Count = in.Cost / before.Reserved
+	}
+	o := store.Outcome{Granted: 1, Now: before.CreatedAt, UpdatedAt: before.CreatedAt}
 	switch before.Algorithm.Family() {
 	case algorithm.Windows:
 		o.View = &algorithm.Window{Count: before.Level, EndsAt: before.EndsAt}
@@ -186,7 +199,8 @@ func replay(q store.Query, v *verb, in *Request, before *store.Reservation, sour
 		o.View = &algorithm.Bucket{Units: before.Level, LeakedAt: before.CountedAt}
 	}
 	r := result(&q, v, &o, before.Limit, source)
-	r.Replayed, r.grant = true, algorithm.Grant{}
+	// How soon more fits is not stored.
+	r.Replayed, r.RetryAfter, r.grant = true, 0, algorithm.Grant{}
 	return r, nil
 }
 

@@ -159,7 +159,7 @@ func (e *engine) early(ctx context.Context, c *call, r *Result) (done bool, err 
 
 // answer interprets and remembers what the store answered, or its error.
 func (e *engine) answer(ctx context.Context, c *call, r *Result, err error) error {
-	if c.verb.givesBack || err == nil && c.verb == verbUpTo && c.op.Outcome.IsBlocked() { // the block may be newer than the remembered denial
+	if c.verb.givesBack || err == nil && c.verb.upTo && c.op.Outcome.IsBlocked() { // the block may be newer than the remembered denial
 		e.denied.forget(rowOf(&c.request))
 	}
 	if e.leases != nil && (c.verb == verbBlock || c.verb == verbReset) {
@@ -303,7 +303,7 @@ func (e *engine) compileCost(c *call) error {
 	switch queue := in.Policy.Algorithm == LeakyBucketQueue; {
 	case v == verbRefund && queue:
 		return fmt.Errorf("%w: Refund on %s: units in a queue go back when their Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
-	case v == verbReserve && queue:
+	case v.kind == store.Reserve && queue:
 		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
 	case v == verbWait && !queue:
 		return fmt.Errorf("%w: Wait on %s: only %s has turns; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
@@ -315,17 +315,17 @@ func (e *engine) compileCost(c *call) error {
 		return err
 	}
 	switch {
-	case v == verbReserve || v == verbTake && in.IdempotencyKey != "":
+	case v.kind == store.Reserve || v == verbTake && in.IdempotencyKey != "":
 		if err := e.admit(c); err != nil {
 			return err
 		}
 	case in.IdempotencyKey != "":
-		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do and Reserve take one", store.ErrUnsupported, v.name)
+		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
 	}
 	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Capacity
 	c.op.Merges = v == verbTake && c.op.Admission == nil && q.Possible()
-	switch v {
-	case verbUpTo:
+	switch {
+	case v.upTo:
 		// See AllowUpTo: whole units, or steps of a millionth of the burst.
 		q.Cost = 1
 		whole := in.Cost == math.Trunc(in.Cost)
@@ -335,8 +335,8 @@ func (e *engine) compileCost(c *call) error {
 		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
 		// A row of several requests is blocked once a part of it is denied.
-		c.op.Merges = whole && q.BlockFor == 0 && q.Possible()
-	case verbCharge, verbRefund, verbUndo:
+		c.op.Merges = v == verbUpTo && whole && q.BlockFor == 0 && q.Possible()
+	case v == verbCharge || v == verbRefund || v == verbUndo:
 		q.Cost, q.Count = 1, in.Cost
 	}
 	switch admission := c.op.Admission; {
@@ -355,12 +355,15 @@ func (e *engine) admit(c *call) error {
 	if reason := valid.Duration(remember); reason != "" {
 		return store.Invalid("Config.IdempotencyTTL", remember.String(), reason)
 	}
-	if c.verb == verbReserve {
+	if c.verb.kind == store.Reserve {
 		state, ttl = store.Open, c.ttl
 	}
 	c.op.Admission = &store.Admission{
 		ID: rand.Text(), State: state,
 		TTL: ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.request.Policy.Limit,
+	}
+	if c.verb == verbReserveUpTo {
+		c.op.Admission.Requested = c.request.Cost
 	}
 	if c.request.IdempotencyKey != "" {
 		c.op.Admission.Idempotency = keys.Stored(c.request.IdempotencyKey, e.keySecret)

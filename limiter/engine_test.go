@@ -115,6 +115,10 @@ var verbCalls = []struct {
 		_, err := e.Reserve(ctx, p.Request("k", 1), time.Hour)
 		return err
 	}, VerbReserve, false},
+	{"ReserveUpTo", func(ctx context.Context, e *engine, p Policy) error {
+		_, err := e.ReserveUpTo(ctx, p.Request("k", 1), time.Hour)
+		return err
+	}, VerbReserveUpTo, false},
 	{"Usage", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Usage(ctx, p, "k"); return err }, VerbUsage, false},
 	{"Settle", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Settle(ctx, "token_bucket:0123456789ABCDEF:p:aw", 1)
@@ -189,6 +193,7 @@ func TestObserveRefused(t *testing.T) {
 	}{
 		{func(ctx context.Context) error { return l.Block(ctx, p, "k", 0) }, VerbBlock, "k", ErrInvalid},
 		{func(ctx context.Context) error { _, err := l.Reserve(ctx, p.Request("k", 1), 0); return err }, VerbReserve, "k", ErrInvalid},
+		{func(ctx context.Context) error { _, err := l.ReserveUpTo(ctx, p.Request("k", 1), 1); return err }, VerbReserveUpTo, "k", ErrInvalid},
 		{func(ctx context.Context) error { _, err := l.Undo(ctx, queue, "k", Result{}); return err }, VerbUndo, "k", ErrUnsupported},
 		{func(ctx context.Context) error { _, err := l.Undo(ctx, p, "k", Result{}); return err }, VerbUndo, "k", nil},
 		{func(ctx context.Context) error {

@@ -54,7 +54,7 @@ func TestMemoryAdmitsNoMoreThanItsBound(t *testing.T) {
 // never 0. A request at that time is allowed, and one a microsecond earlier is not, however
 // sums round. Reservations are left out: a denial gives back what has expired.
 func TestMemoryDenialChangesNothing(t *testing.T) {
-	d := search.Draw{Equal: true, Forward: true, Retries: true, Operations: search.Without(search.Usual, "reserve", "settle", "cancel", "override", "undo", "refund")}
+	d := search.Draw{Equal: true, Forward: true, Retries: true, Operations: search.Without(search.Usual, "reserve", "reserve_up_to", "settle", "cancel", "override", "undo", "refund")}
 	everyBase(t, d, 100, func(h *search.History) search.Subject {
 		s := search.Memory(new(conformance.Clock))
 		s.Alike = search.Rounded
@@ -85,7 +85,7 @@ func TestMemoryForgettingChangesNoAnswer(t *testing.T) {
 			if !errors.Is(a.Err, limiter.ErrOverloaded) {
 				return false, nil
 			}
-			admits := step.Op == "reserve" || step.Op == "once" // their number is bounded, too
+			admits := step.Op == "reserve" || step.Op == "reserve_up_to" || step.Op == "once" // their number is bounded, too
 			if err := s.Sweep(); err != nil || !admits && keys()+max(1, len(step.Asks)) <= h.MaxKeys {
 				return true, fmt.Errorf("%w, but only %d of %d keys are in use", a.Err, keys(), h.MaxKeys)
 			}

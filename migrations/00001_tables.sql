@@ -299,6 +299,7 @@ CREATE TABLE pglimit_reservation (
     policy          text COLLATE "C" NOT NULL,
     key             text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C",  -- NULL if it had none, was cancelled or has expired
+    requested       float8,           -- units requested; NULL if they are what was reserved
     CONSTRAINT pglimit_reservation_pkey PRIMARY KEY (policy, key, id)
 );
 CREATE UNIQUE INDEX pglimit_reservation_idempotency ON pglimit_reservation (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;

@@ -196,8 +196,8 @@ RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
     t.blocked_until_us;
 
 -- name: LeakyBucketQueueReserve :one
--- LeakyBucketQueueReserve does what LeakyBucketQueueTake does for one request. If it is granted, a row
--- of pglimit_reservation records it. State 'open' is a reservation, to be settled by
+-- LeakyBucketQueueReserve does what LeakyBucketQueueTake does. If anything is granted, a row of
+-- pglimit_reservation records it, as cost * granted units. State 'open' is a reservation, to be settled by
 -- policy, key and id. State 'spent' only remembers the idempotency key.
 --
 -- If the idempotency key was admitted before, nothing is decided and no row is
@@ -245,11 +245,11 @@ RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'leaky_bucket_queue', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
-       sqlc.arg(cost)::float8, sqlc.arg(cost)::float8, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
+       sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
        t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
-       t.level, sqlc.arg(leak)::float8, 1, 0, 0, t.updated_at_us
+       t.level, sqlc.arg(leak)::float8, 1, 0, 0, t.updated_at_us, sqlc.narg(requested)::float8
 FROM taken AS t
 WHERE t.granted > 0::float8
 )

@@ -5,7 +5,7 @@
 --
 -- Index: pglimit_reservation_idempotency. Locks nothing.
 SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'open' AND h.expires_at_us <= c.us)::bool AS overdue,
-       h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
+       h.id, h.state, h.reserved, coalesce(h.requested, 0)::float8 AS requested, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
        h.created_at_us, h.expires_at_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_reservation AS h
 WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.arg(idempotency_key)::text
@@ -115,10 +115,10 @@ WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(
 -- the second waits until the first commits, and fails with unique_violation.
 INSERT INTO pglimit_reservation
        (policy, key, id, state, algorithm, idempotency_key, reserved, units, level, limit_units, burst, capacity,
-        leak, tick_us, period_us, ends_at_us, counted_at_us, created_at_us, expires_at_us, forget_at_us)
+        leak, tick_us, period_us, ends_at_us, counted_at_us, created_at_us, expires_at_us, forget_at_us, requested)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(id), sqlc.arg(state), sqlc.arg(algorithm), sqlc.narg(idempotency_key)::text, sqlc.arg(reserved)::float8, sqlc.arg(reserved)::float8,
         sqlc.arg(level), sqlc.arg(limit_units), sqlc.arg(burst), sqlc.arg(capacity), sqlc.arg(leak), sqlc.arg(tick_us), sqlc.arg(period_us), sqlc.arg(ends_at_us),
-        sqlc.arg(counted_at_us), sqlc.arg(created_at_us), sqlc.arg(expires_at_us), sqlc.arg(forget_at_us));
+        sqlc.arg(counted_at_us), sqlc.arg(created_at_us), sqlc.arg(expires_at_us), sqlc.arg(forget_at_us), sqlc.narg(requested)::float8);
 
 -- name: ReservationsNext :one
 -- ReservationsNext returns the earliest expiry of all open reservations: the largest

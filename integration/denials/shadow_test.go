@@ -30,7 +30,7 @@ var (
 func TestShadowDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
-	d := search.Draw{Equal: true, Shadows: true, Coarse: true, Operations: search.Without(search.Usual, "sweep", "begin", "reserve", "settle", "cancel")}
+	d := search.Draw{Equal: true, Shadows: true, Coarse: true, Operations: search.Without(search.Usual, "sweep", "begin", "reserve", "reserve_up_to", "settle", "cancel")}
 	testworld.Search(t, d, 6, func(t *testing.T) func(*search.History) search.Subject {
 		return func(*search.History) search.Subject {
 			s, config := testworld.NewSubject(t)

@@ -112,7 +112,7 @@ func check(s *scene, all []record) error {
 // look for an admission.
 func touches(s *scene, r *record) bool {
 	switch {
-	case r.Op.Verb != model.Allow && r.Op.Verb != model.AllowUpTo && r.Op.Verb != model.Reserve, r.Op.SQL:
+	case r.Op.Verb != model.Allow && r.Op.Verb != model.AllowUpTo && !r.Op.Reserves(), r.Op.SQL:
 		return false
 	case r.Op.Idem != 0:
 		return true
@@ -132,7 +132,7 @@ func firstExpiry(s *scene, all []record) []int64 {
 		first[i] = math.MaxInt64
 	}
 	note := func(op *model.Op) {
-		if op.Verb == model.Reserve {
+		if op.Reserves() {
 			first[op.Key] = min(first[op.Key], slices.Min(op.Clocks)+op.For)
 		}
 	}
@@ -162,7 +162,7 @@ func undone(all []record) map[int]bool {
 func gives(op *model.Op, expires []int64) bool {
 	may := func(key int) bool { return slices.Max(op.Clocks) >= expires[key] }
 	switch op.Verb {
-	case model.Allow, model.AllowUpTo, model.Reserve, model.Check:
+	case model.Allow, model.AllowUpTo, model.Reserve, model.ReserveUpTo, model.Check:
 		return may(op.Key)
 	case model.AllowAll:
 		return slices.ContainsFunc(op.Requests, func(q model.Request) bool { return may(q.Key) })

@@ -108,7 +108,7 @@ func (c *client) draw(inTx bool) model.Op {
 		}
 	}
 	if c.Reserves {
-		verbs = append(verbs, model.Reserve, model.Reserve, model.Reserve)
+		verbs = append(verbs, model.Reserve, model.Reserve, model.ReserveUpTo, model.ReserveUpTo)
 		if !inTx {
 			verbs = append(verbs, model.Settle, model.Settle, model.Cancel)
 		}
@@ -158,7 +158,7 @@ func (c *client) fill(op *model.Op) {
 		op.Undone, op.Policy, op.Units, c.undone = g.op, g.policy, g.result.Granted, g.result
 	case model.Block:
 		op.For = int64(1+c.rand.IntN(8)) * unit / 16
-	case model.Reserve:
+	case model.Reserve, model.ReserveUpTo:
 		if queue {
 			op.Verb = model.Allow
 			return
@@ -170,6 +170,9 @@ func (c *client) fill(op *model.Op) {
 		if c.Idempotent && c.rand.IntN(2) == 0 {
 			op.Idem = 1 + c.rand.IntN(6)
 			op.Units = float64(1 + op.Idem%2)
+		}
+		if op.Verb == model.ReserveUpTo && (op.Idem == 0 || op.Idem%2 == 1) { // more than may be left
+			op.Units = float64(9 - op.Idem)
 		}
 	case model.Settle, model.Cancel:
 		n := len(c.board.posted())

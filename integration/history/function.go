@@ -14,7 +14,7 @@ import (
 // functions are the verbs that have a SQL function.
 var functions = []model.Verb{
 	model.Allow, model.AllowUpTo, model.Check, model.Charge, model.Refund, model.Block, model.Unblock, model.Reset,
-	model.Reserve, model.Settle, model.Cancel,
+	model.Reserve, model.ReserveUpTo, model.Settle, model.Cancel,
 }
 
 // function does a verb by a SQL function, of this process's pool.

@@ -52,6 +52,10 @@ func verbs(l *limiter.Limiter, p limiter.Policy) map[string]func(ctx context.Con
 			h, err := reserve(ctx, key)
 			return h.Result, err
 		},
+		"ReserveUpTo": func(ctx context.Context, key string) (limiter.Result, error) {
+			h, err := l.ReserveUpTo(ctx, p.Request(key, 1), time.Hour)
+			return h.Result, err
+		},
 		// The first call for the key "held" only makes reservations.
 		"Settle": func(ctx context.Context, key string) (limiter.Result, error) {
 			if key == "held" && prepared.CompareAndSwap(false, true) {

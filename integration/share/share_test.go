@@ -34,6 +34,12 @@ func TestShareOneTransaction(t *testing.T) {
 						return h.Result, err
 					}
 				}
+				upTo := func(units float64) ask {
+					return func() (limiter.Result, error) {
+						h, err := c.ReserveUpTo(ctx, p.Request("k", units), time.Hour)
+						return h.Result, err
+					}
+				}
 				steps := []struct {
 					ask   ask
 					level float64 // after it; -1: it returns none
@@ -50,6 +56,8 @@ func TestShareOneTransaction(t *testing.T) {
 					{reserve(1), 29}, // denied
 					{func() (limiter.Result, error) { return limiter.Result{}, c.Unblock(ctx, p, "k") }, -1},
 					{func() (limiter.Result, error) { return c.Charge(ctx, p, "k", 1) }, 30},
+					{upTo(5), 35},
+					{upTo(95), 100}, // what is left
 				}
 				asks := charges(t, c.Limiter, p, "first")
 				for _, s := range steps {
@@ -62,7 +70,7 @@ func TestShareOneTransaction(t *testing.T) {
 					}
 				}
 				// The denials look for expired reservations.
-				if sent := sizes(c.sent); sent[0] != 1 || sent[1] != 10 {
+				if sent := sizes(c.sent); sent[0] != 1 || sent[1] != 12 {
 					t.Errorf("%s: sent %v statements together", p.Name, sent)
 				}
 				if n := testworld.Value[int](t, log.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1 AND key = 'k'`, p.Name); n != 2 {

@@ -174,11 +174,19 @@ func (f *Functions) Reset(ctx context.Context, p limiter.Policy, key string) err
 	return err
 }
 
-func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Duration) (made limiter.Reservation, err error) {
+func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	return f.reserve(ctx, "reserve", in, ttl)
+}
+
+func (f *Functions) ReserveUpTo(ctx context.Context, in limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	return f.reserve(ctx, "reserve_up_to", in, ttl)
+}
+
+func (f *Functions) reserve(ctx context.Context, op string, in limiter.Request, ttl time.Duration) (made limiter.Reservation, err error) {
 	if f.Store != nil {
 		f.Store(in.Policy)
 	}
-	sql, args := f.text("reserve", in.Policy, in.Key, in.Cost, ttl.Seconds())
+	sql, args := f.text(op, in.Policy, in.Key, in.Cost, ttl.Seconds())
 	r, err := row[struct {
 		functionRow
 		ID      *string

@@ -56,6 +56,13 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 				}
 				return noResult(tx.Settle(ctx, h.ID, 2))
 			}},
+			effect{"reserve up to", func(tx *limiter.Tx) error {
+				h, err := tx.ReserveUpTo(ctx, p.Request("k", 9), time.Hour)
+				if err == nil && h.Result.Allowed && h.Result.Granted > 6 {
+					err = fmt.Errorf("%+v", h)
+				}
+				return err
+			}},
 			effect{"cancel of two", func(tx *limiter.Tx) error {
 				h, err := tx.Reserve(ctx, p.Request("k", 2), time.Hour)
 				if err == nil && h.ID != "" {

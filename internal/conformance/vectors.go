@@ -27,7 +27,8 @@ type Case struct {
 // A Step makes a request, or Times of them, at a time in microseconds. Want has the
 // expected fields of the Result by their JSON names, as far as the case's source defines
 // them. Floats are compared within 1e-6 unless level_tolerance is set, and null is Never.
-// For block, Cost is seconds. An undo gives back the answer to the step of number Of.
+// For block, Cost is seconds. An undo gives back the answer to the step of number Of, and a settle
+// ends its reservation.
 type Step struct {
 	At    int64          `json:"at"`
 	Op    string         `json:"op"`
@@ -79,11 +80,11 @@ func Run(t *testing.T, dir string, newLimiter func(t *testing.T, clock *Clock) *
 }
 
 func (c Case) run(t *testing.T, l *limiter.Limiter, clock *Clock) {
-	answers := make([]limiter.Result, len(c.Steps))
+	answers, ids := make([]limiter.Result, len(c.Steps)), make([]string, len(c.Steps))
 	for i, s := range c.Steps {
 		for range max(1, s.Times) {
 			clock.Set(s.At)
-			r, err := s.do(context.Background(), l, c.Policy, answers)
+			r, err := s.do(context.Background(), l, c.Policy, answers, ids, i)
 			answers[i] = r
 			if err != nil {
 				t.Fatalf("step %d (%s %v at %d µs): %v", i, s.Op, s.Cost, s.At, err)
@@ -96,7 +97,7 @@ func (c Case) run(t *testing.T, l *limiter.Limiter, clock *Clock) {
 }
 
 // do calls the method that the step names.
-func (s *Step) do(ctx context.Context, l verbs.Limiter, p limiter.Policy, answers []limiter.Result) (limiter.Result, error) {
+func (s *Step) do(ctx context.Context, l verbs.Limiter, p limiter.Policy, answers []limiter.Result, ids []string, i int) (limiter.Result, error) {
 	key, cost := s.Key, s.Cost
 	switch s.Op {
 	case "allow":
@@ -109,6 +110,13 @@ func (s *Step) do(ctx context.Context, l verbs.Limiter, p limiter.Policy, answer
 		return all.PerRequest[0], nil
 	case "allow_up_to":
 		return l.AllowUpTo(ctx, p, key, cost)
+	case "reserve", "reserve_up_to": // for an hour
+		call := verbs.Call{Op: s.Op, Request: p.Request(key, cost), For: time.Hour}
+		a := call.Make(ctx, l)
+		ids[i] = a.ID
+		return a.PerRequest[0], a.Err
+	case "settle":
+		return l.Settle(ctx, ids[s.Of], cost)
 	case "check":
 		return l.Check(ctx, p, key, cost)
 	case "charge":

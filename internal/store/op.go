@@ -27,7 +27,7 @@ const (
 	TakeAll
 	// GetAll is a TakeAll that is denied, and only reads.
 	GetAll
-	// Reserve is Take for one step, and stores Admission if it is granted. If that was
+	// Reserve is Take, and stores Admission if anything is granted. If that was
 	// admitted before, Reserve decides nothing and returns the admission in Outcome.Before.
 	Reserve
 	// Charge adds Units, up to the burst.

@@ -149,6 +149,7 @@ type Admission struct {
 	State           State  // Open or Spent
 	TTL, Remember   int64  // microseconds
 	Limit           float64
+	Requested       float64 // Cost of the request, if that may differ from what is reserved; 0: the same
 }
 
 // Reservation is a stored admission.
@@ -158,6 +159,7 @@ type Reservation struct {
 	Limit             float64
 	State             State
 	Reserved, Units   float64
+	Requested         float64 // Admission's
 	Level             float64 // of the key right after the admission
 	EndsAt, CountedAt int64
 	CreatedAt         int64

@@ -574,11 +574,11 @@ BEGIN
     IF now IS NOT NULL THEN
         now_us := pglimit._clock(now);
     END IF;
-    IF verb IN ('refund', 'reserve') THEN
+    IF verb IN ('refund', 'reserve', 'reserve_up_to') THEN
         IF algorithm = 'leaky_bucket_queue' THEN
             RAISE feature_not_supported USING HINT = 'Take leaky_bucket, which decides alike and has no turns.',
                 MESSAGE = 'pglimit: ' || verb || ' is not for leaky_bucket_queue: what waits in a queue is not given back';
-        ELSIF verb = 'reserve' THEN
+        ELSIF verb <> 'refund' THEN
             IF (pglimit._whole(ttl_s) AND ttl_s >= 1::float8) IS NOT TRUE THEN
                 PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds',
                     'It is for how long the units are set aside at most.');
@@ -643,7 +643,7 @@ BEGIN
     -- What is requested, and the statement that does it.
     units := cost;
     unit := cost;
-    IF verb = 'allow_up_to' THEN
+    IF verb IN ('allow_up_to', 'reserve_up_to') THEN
         -- Whole units of a whole request; a fractional one is granted whole or in steps
         -- of a millionth of the burst. A unit more may be less than a step, which is
         -- then what has to fit.
@@ -2842,23 +2842,24 @@ DECLARE
             blocked_until => policy.blocked_until, lease => policy.lease));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
+    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
     IF answer.allowed THEN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
-        reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
+        reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
             request.id, request.policy, request.key);
-        expires_us := CASE WHEN request.statement = 'none' OR answer.shadowed THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+        expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
-    IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
+    IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), NULL);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -2876,29 +2877,103 @@ DECLARE
         pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
+    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
     IF answer.allowed THEN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
-        reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
+        reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
             request.id, request.policy, request.key);
-        expires_us := CASE WHEN request.statement = 'none' OR answer.shadowed THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+        expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
-    IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
+    IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), NULL);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.reserve_with IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.reserve_up_to(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+    request pglimit._request := pglimit._run(
+        pglimit._arguments('reserve_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+            period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
+            block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, ttl_s => ttl_s,
+            calendar => policy.calendar, time_zone => policy.time_zone, unlimited => policy.unlimited,
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease));
+    answer pglimit.result := pglimit._answer(request);
+    ttl_us bigint := round(ttl_s * 1e6::float8);
+    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    reservation text;
+    expires_us bigint;
+BEGIN
+    IF answer.allowed THEN
+        request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+        reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
+            request.id, request.policy, request.key);
+        expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
+    END IF;
+    IF counted THEN
+        INSERT INTO pglimit_reservation
+               (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
+                request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), request.units);
+    END IF;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
+            CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.reserve_up_to IS 'Sets up to cost units aside under a policy for ttl_s, as many as fit, until settle or cancel ends the reservation.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.reserve_up_to_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
+    burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
+    ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    request pglimit._request := pglimit._run(
+        pglimit._arguments('reserve_up_to', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s));
+    answer pglimit.result := pglimit._answer(request);
+    ttl_us bigint := round(ttl_s * 1e6::float8);
+    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    reservation text;
+    expires_us bigint;
+BEGIN
+    IF answer.allowed THEN
+        request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+        reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
+            request.id, request.policy, request.key);
+        expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
+    END IF;
+    IF counted THEN
+        INSERT INTO pglimit_reservation
+               (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
+                request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), request.units);
+    END IF;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
+            CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.reserve_up_to_with IS 'Sets up to cost units aside for ttl_s, as many as fit, until settle or cancel ends the reservation.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.settle(reservation text, units float8, now timestamptz DEFAULT NULL) RETURNS pglimit.settlement
@@ -3529,29 +3604,68 @@ DECLARE
             lease => policy.lease));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
+    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
     IF answer.allowed THEN
         request.id := lpad(to_hex(hashtext(session_user::text)), 8, '0'::text) || right(replace(gen_random_uuid()::text, '-'::text, ''::text), 24);
-        reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
+        reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
             request.id, request.policy, request.key);
-        expires_us := CASE WHEN request.statement = 'none' OR answer.shadowed THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+        expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
-    IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
+    IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
-        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), NULL);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask.reserve_up_to(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL) RETURNS pglimit.reservation
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit_ask._find(name, key, ttl_s);
+    request pglimit._request := pglimit._run(
+        pglimit._arguments('reserve_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+            period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
+            block_for_s => policy.block_for_s, shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar,
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease));
+    answer pglimit.result := pglimit._answer(request);
+    ttl_us bigint := round(ttl_s * 1e6::float8);
+    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    reservation text;
+    expires_us bigint;
+BEGIN
+    IF answer.allowed THEN
+        request.id := lpad(to_hex(hashtext(session_user::text)), 8, '0'::text) || right(replace(gen_random_uuid()::text, '-'::text, ''::text), 24);
+        reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
+            request.id, request.policy, request.key);
+        expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
+    END IF;
+    IF counted THEN
+        INSERT INTO pglimit_reservation
+               (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
+                request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), request.units);
+    END IF;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
+            CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit_ask.reserve_up_to IS 'Sets up to cost units aside for ttl_s, as many as fit, until settle or cancel ends the reservation.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit_ask.settle(reservation text, units float8) RETURNS pglimit.settlement
@@ -3623,17 +3737,18 @@ BEGIN
              WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                      'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
-                     'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block',
-                     'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with')
+                     'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
+                     'reserve_up_to_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
+                     'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
-                     'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel')) LOOP
+                     'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'reserve_up_to', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
     END LOOP;
     -- The functions for askers run with their owner's rights, but never without that
     -- search_path, and PUBLIC may not execute them. CREATE OR REPLACE took both away, and
     -- kept granted rights.
     FOR f, called IN SELECT p.oid, p.proname FROM pg_proc AS p
-             WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN ('allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel', '_find', '_declared') LOOP
+             WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN ('allow', 'allow_up_to', 'check', 'charge', 'reserve', 'reserve_up_to', 'settle', 'cancel', '_find', '_declared') LOOP
         EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
         IF pg_catalog.substr(called, 1, 1) <> '_' THEN
             EXECUTE pg_catalog.format('ALTER FUNCTION %s SECURITY DEFINER', f);
@@ -3672,7 +3787,7 @@ BEGIN
     END LOOP;
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
-                 'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel',
+                 'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'reserve_up_to', 'settle', 'cancel',
                  '_find', '_declared') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
@@ -3680,8 +3795,9 @@ BEGIN
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                  'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
-                 'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block',
-                 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
+                 'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
+                 'reserve_up_to_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
+                 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
                  '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP

@@ -161,6 +161,8 @@ func functions(read *statements) (all []function) {
 	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", one, numbers)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside under a policy for ttl_s, all or nothing, until settle or cancel ends the reservation.",
 		slices.Concat(limit[:1], ttl, now), slices.Concat(limit, burst, tick, fixed, ttl, ends))
+	verb("reserve_up_to", "reserve", "pglimit.reservation", "Sets up to cost units aside under a policy for ttl_s, as many as fit, until settle or cancel ends the reservation.",
+		slices.Concat(limit[:1], ttl, now), slices.Concat(limit, burst, tick, fixed, ttl, ends))
 	all = append(all,
 		function{Name: "settle", Template: "settle", Returns: "pglimit.settlement",
 			About:      "Ends a reservation with what was really spent; what is left of it comes back.",
@@ -191,6 +193,8 @@ func asking(read *statements) (all []function) {
 	verb("check", "decision", "pglimit.result", "Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", one...)
 	verb("charge", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says, up to the burst.", one...)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.",
+		slices.Concat(one, ttl)...)
+	verb("reserve_up_to", "reserve", "pglimit.reservation", "Sets up to cost units aside for ttl_s, as many as fit, until settle or cancel ends the reservation.",
 		slices.Concat(one, ttl)...)
 	verb("settle", "settle", "pglimit.settlement", "Ends a reservation with what was really spent, at most what was reserved; the rest comes back.",
 		parameter{"reservation", "text", ""}, parameter{"units", "float8", ""})

@@ -14,23 +14,24 @@ type Verb string
 // The verbs, most of them by the names of verbs.Call. Give is no method: it stands for what
 // a request does before it is tried once more, if expired reservations were in its way.
 const (
-	Allow     Verb = "allow"
-	AllowUpTo Verb = "upto"
-	Wait      Verb = "wait" // DoWait
-	Check     Verb = "check"
-	Usage     Verb = "usage"
-	Charge    Verb = "charge"
-	Refund    Verb = "refund"
-	Undo      Verb = "undo"
-	Block     Verb = "block"
-	Unblock   Verb = "unblock"
-	Reset     Verb = "reset"
-	Reserve   Verb = "reserve"
-	Settle    Verb = "settle"
-	Cancel    Verb = "cancel"
-	AllowAll  Verb = "all"
-	Tx        Verb = "Tx"
-	Give      Verb = "Give"
+	Allow       Verb = "allow"
+	AllowUpTo   Verb = "upto"
+	Wait        Verb = "wait" // DoWait
+	Check       Verb = "check"
+	Usage       Verb = "usage"
+	Charge      Verb = "charge"
+	Refund      Verb = "refund"
+	Undo        Verb = "undo"
+	Block       Verb = "block"
+	Unblock     Verb = "unblock"
+	Reset       Verb = "reset"
+	Reserve     Verb = "reserve"
+	ReserveUpTo Verb = "reserve_up_to"
+	Settle      Verb = "settle"
+	Cancel      Verb = "cancel"
+	AllowAll    Verb = "all"
+	Tx          Verb = "Tx"
+	Give        Verb = "Give"
 
 	Savepoint Verb = "Savepoint" // in a Tx
 	Release   Verb = "Release"   // of the last savepoint
@@ -97,11 +98,14 @@ func (o *Out) Tell() {
 // tries reports whether a verb is tried again after expired reservations went back.
 func (op *Op) tries() bool {
 	switch op.Verb {
-	case Allow, AllowUpTo, Reserve, Check, AllowAll:
+	case Allow, AllowUpTo, Reserve, ReserveUpTo, Check, AllowAll:
 		return true
 	}
 	return false
 }
+
+// Reserves reports whether op makes a reservation.
+func (op *Op) Reserves() bool { return op.Verb == Reserve || op.Verb == ReserveUpTo }
 
 // asks reports whether op is a request for a key.
 func (op *Op) asks(key int) bool {

@@ -27,6 +27,7 @@ type Reservation struct {
 	Rules    Rules
 	Idem     int
 	State    state
+	Asked    float64
 	Reserved float64
 	Units    float64 // that are counted
 	Grant    algorithm.Grant
@@ -43,11 +44,11 @@ func (w *World) admission(op *Op, a limiter.Result, now int64) Reservation {
 		v = &algorithm.Counter{Current: c.Level(nil, k.Clock), EndsAt: c.EndsAt, Period: r.Period}
 	}
 	h := Reservation{
-		ID: -op.Number, Key: op.Key, Rules: *r, Idem: op.Idem, State: spent, Reserved: op.Units, Units: op.Units,
+		ID: -op.Number, Key: op.Key, Rules: *r, Idem: op.Idem, State: spent, Asked: op.Units, Reserved: a.Granted, Units: a.Granted,
 		Grant: v.Counted(k.Clock), Answer: k.answer(r, v, k.Clock), Made: k.Clock, Expires: k.Clock + op.For, Forget: k.Clock + op.For + op.Remember,
 	}
 	h.Answer.Allowed, h.Answer.Granted, h.Answer.Delay, h.Answer.Replayed = true, a.Granted, a.Delay, true
-	if op.Verb == Reserve {
+	if op.Reserves() {
 		h.State = open
 	}
 	return h
@@ -74,11 +75,11 @@ func (w *World) forget(h *Reservation, now int64) {
 
 // replay returns the answer of an earlier admission.
 func (h *Reservation) replay(op *Op) (out Out) {
-	if (op.Verb == Reserve) == (h.State == spent) || h.Reserved != op.Units {
+	if op.Reserves() == (h.State == spent) || h.Asked != op.Units || op.Verb == Reserve && h.Reserved != op.Units {
 		out.Fault = Invalid
 		return out
 	}
-	if out.Result = h.Answer; op.Verb == Reserve {
+	if out.Result = h.Answer; op.Reserves() {
 		out.Held, out.Expires = h.ID, time.UnixMicro(h.Expires)
 	}
 	return out

@@ -82,7 +82,7 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	}()
 	k, r := &w.Keys[op.Key], rulesOf(op.Policy)
 	switch op.Verb {
-	case Allow, AllowUpTo, Reserve:
+	case Allow, AllowUpTo, Reserve, ReserveUpTo:
 		return w.request(op, now, stop)
 	case Wait: // some of its time has passed when it is decided; if it is hurried, all of it
 		room := func(within int64) float64 { return min(r.Capacity, float64(within)*r.Leak+op.Units) }
@@ -174,9 +174,9 @@ func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (limiter
 	}
 }
 
-// request does an Allow, AllowUpTo or Reserve.
+// request does an Allow, AllowUpTo, Reserve or ReserveUpTo.
 func (w *World) request(op *Op, now int64, stop int) (out Out) {
-	k, r, upTo, piece := &w.Keys[op.Key], rulesOf(op.Policy), op.Verb == AllowUpTo, op.Units
+	k, r, upTo, piece := &w.Keys[op.Key], rulesOf(op.Policy), op.Verb == AllowUpTo || op.Verb == ReserveUpTo, op.Units
 	if upTo {
 		piece = 1
 	}
@@ -203,12 +203,12 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 	if !out.Result.Allowed {
 		return out
 	}
-	if op.Verb != Reserve {
+	if !op.Reserves() {
 		w.grant(op, op.Number, k, k.State.Seen(&r.Rules, now, k.Clock, r.Capacity, 0), out.Result.Granted)
 	}
-	if op.Verb == Reserve || op.Idem != 0 {
+	if op.Reserves() || op.Idem != 0 {
 		h := w.admission(op, out.Result, now)
-		if op.Verb == Reserve {
+		if op.Reserves() {
 			out.Held, out.Expires = h.ID, time.UnixMicro(h.Expires)
 		}
 		w.Held = append(w.Held, h)

@@ -128,7 +128,7 @@ func (r *account) judge(s *Step, a verbs.Answer) error {
 	}
 	if a.Err != nil {
 		switch s.Op {
-		case "allow", "upto", "once", "reserve":
+		case "allow", "upto", "once", "reserve", "reserve_up_to":
 			l.seen(r.now, p)
 		}
 		return expected(a.Err)
@@ -163,7 +163,7 @@ func (r *account) judge(s *Step, a verbs.Answer) error {
 		l.refund(back)
 	case "undo":
 		return r.undo(s, a.PerRequest[0])
-	case "reserve":
+	case "reserve", "reserve_up_to":
 		return r.reserve(s, a)
 	case "block":
 		l.blockedUntil = max(l.blockedUntil, max(l.earliest, r.now)+s.For.Microseconds())

@@ -39,7 +39,7 @@ const Usual = Ordinary + " once once once once once all all all all all all usag
 	" begin begin begin commit commit commit rollback rollback rollback sweep sweep sweep sweep sweep sweep sweep sweep override"
 
 // Ordinary are those that the SQL functions have, too.
-const Ordinary = Simple + " refund refund refund refund reserve reserve reserve reserve reserve reserve reserve reserve reserve" +
+const Ordinary = Simple + " refund refund refund refund reserve reserve reserve reserve reserve reserve reserve_up_to reserve_up_to reserve_up_to" +
 	" settle settle settle settle settle settle cancel cancel cancel cancel cancel"
 
 // Simple are those of every algorithm and without an ID.
@@ -168,7 +168,7 @@ func (g *drawing) step(n int, op string) Step {
 			s.Units = 0
 		}
 	}
-	if s.Op == "reserve" {
+	if strings.HasPrefix(s.Op, "reserve") {
 		s.For = []time.Duration{time.Second, time.Duration(period(p)/2) * time.Microsecond, time.Hour}[g.IntN(3)]
 		s.For = max(s.For, time.Second)
 		// A request under the key of a reservation that has expired may be denied before that is
@@ -179,7 +179,7 @@ func (g *drawing) step(n int, op string) Step {
 		g.reservations = append(g.reservations, n)
 	}
 	switch s.Op {
-	case "allow", "upto", "once", "all", "check", "charge", "refund", "undo", "reserve", "settle", "batch":
+	case "allow", "upto", "once", "all", "check", "charge", "refund", "undo", "reserve", "reserve_up_to", "settle", "batch":
 		g.answers = append(g.answers, n)
 	}
 	return s

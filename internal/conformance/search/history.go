@@ -97,7 +97,7 @@ func (h *History) String() string {
 		switch s.Op {
 		case "undo", "settle", "cancel":
 			fmt.Fprintf(&b, ", of step %d (second: %v)", s.Of, s.Second)
-		case "reserve", "block":
+		case "reserve", "reserve_up_to", "block":
 			fmt.Fprintf(&b, ", for %v", s.For)
 		case "override":
 			fmt.Fprintf(&b, ", %+v", s.Override)

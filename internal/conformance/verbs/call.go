@@ -11,7 +11,7 @@ import (
 // that has the methods, and count what came of it.
 type Call struct {
 	// Op names the method: allow (AllowN), upto, once (Do), check, charge, refund, undo, all,
-	// reserve, settle, cancel, usage, block, unblock or reset.
+	// reserve, reserve_up_to, settle, cancel, usage, block, unblock or reset.
 	Op string
 	limiter.Request
 	Requests []limiter.Request // of all
@@ -55,8 +55,12 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		return One(d.Undo(ctx, p, key, c.Undone))
 	case "all":
 		a.Results, a.Err = d.AllowAll(ctx, c.Requests...)
-	case "reserve":
-		made, err := d.Reserve(ctx, c.Request, c.For)
+	case "reserve", "reserve_up_to":
+		reserve := d.Reserve
+		if c.Op == "reserve_up_to" {
+			reserve = d.ReserveUpTo
+		}
+		made, err := reserve(ctx, c.Request, c.For)
 		a = One(made.Result, err)
 		a.ID, a.Expires = made.ID, made.ExpiresAt
 	case "settle":

@@ -29,6 +29,7 @@ type Remote interface {
 	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 
 	Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
+	ReserveUpTo(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
 	Settle(ctx context.Context, id string, units float64) (limiter.Result, error)
 	Cancel(ctx context.Context, id string) error
 

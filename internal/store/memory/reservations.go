@@ -48,7 +48,7 @@ func newReservations(most int) reservations {
 
 func (h *record) entryKey() entryKey { return entryKey{h.Algorithm, h.Policy, h.Key} }
 
-// reserve takes one step and stores the admission, unless it was admitted before.
+// reserve takes what fits and stores the admission, unless it was admitted before.
 func (m *Store) reserve(q *store.Query, a *store.Admission) (store.Outcome, error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
@@ -83,11 +83,12 @@ func (m *Store) reserve(q *store.Query, a *store.Admission) (store.Outcome, erro
 	if err != nil || o.Granted <= 0 {
 		return o, err
 	}
+	reserved := float64(q.Cost * o.Granted)
 	n := &record{
 		Reservation: store.Reservation{
 			ReservationID: store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: a.ID},
 			Rules:         q.Rules, Limit: a.Limit, State: a.State,
-			Reserved: q.Units, Units: q.Units, Level: o.View.Level(&q.Rules, o.UpdatedAt),
+			Reserved: reserved, Units: reserved, Requested: a.Requested, Level: o.View.Level(&q.Rules, o.UpdatedAt),
 			CountedAt: o.UpdatedAt, CreatedAt: o.UpdatedAt, ExpiresAt: o.UpdatedAt + a.TTL,
 		},
 		idempotency: strings.Clone(a.Idempotency), forgetAt: o.UpdatedAt + a.TTL + a.Remember, pins: pinned,

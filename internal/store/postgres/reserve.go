@@ -230,7 +230,7 @@ func readBefore(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admiss
 	return &before{forgotten: row.Forgotten, overdue: row.Overdue, Reservation: store.Reservation{
 		ReservationID: store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: row.ID},
 		Rules:         r, Limit: row.LimitUnits, State: store.State(row.State),
-		Reserved: row.Reserved, Level: row.Level, EndsAt: row.EndsAtUs, CountedAt: row.CountedAtUs,
+		Reserved: row.Reserved, Requested: row.Requested, Level: row.Level, EndsAt: row.EndsAtUs, CountedAt: row.CountedAtUs,
 		CreatedAt: row.CreatedAtUs, ExpiresAt: row.ExpiresAtUs,
 	}}, err
 }

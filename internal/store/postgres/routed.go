@@ -71,8 +71,11 @@ func added(q *store.Query, a *store.Admission, o *store.Outcome) db.ReservationA
 	at := o.UpdatedAt
 	row := db.ReservationAddParams{
 		Policy: q.Policy, Key: q.Key, ID: a.ID, State: string(a.State), Algorithm: string(q.Algorithm),
-		Reserved: q.Cost, Level: o.View.Level(&q.Rules, at), LimitUnits: a.Limit, Burst: q.Burst, Capacity: q.Capacity,
+		Reserved: float64(q.Cost * o.Granted), Level: o.View.Level(&q.Rules, at), LimitUnits: a.Limit, Burst: q.Burst, Capacity: q.Capacity,
 		TickUs: 1, CountedAtUs: at, CreatedAtUs: at, ExpiresAtUs: at + a.TTL, ForgetAtUs: at + a.TTL + a.Remember,
+	}
+	if a.Requested != 0 {
+		row.Requested = &a.Requested
 	}
 	if a.Idempotency != "" {
 		row.IdempotencyKey = &a.Idempotency

@@ -194,6 +194,13 @@ var params = sync.OnceValue(func() names {
 			return &w.op.Admission.Idempotency
 		}),
 
+		"Requested": nullable(pgtype.Float8OID, appendFloat, func(w *wire) *float64 {
+			if w.op.Admission.Requested == 0 {
+				return nil
+			}
+			return &w.op.Admission.Requested
+		}),
+
 		// of many keys
 		"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
 		"Keys":        texts(perRow, func(r *store.Row) string { return r.Query.Key }),
