@@ -606,11 +606,12 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
 SELECT $17::text, $18::text, 'fixed_window', $1::text, $2::text, $16::text,
        $3::float8 * t.granted, $3::float8 * t.granted, $19::float8, $20::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
-       t.level, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us, $23::float8
+       t.level, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us, $23::float8,
+       CASE WHEN t.granted = $4::float8 THEN $24::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -641,6 +642,7 @@ type FixedWindowReserveParams struct {
 	TtlUs          int64
 	RememberUs     int64
 	Requested      *float64
+	Estimate       *float64
 }
 
 type FixedWindowReserveRow struct {
@@ -688,6 +690,7 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 		arg.TtlUs,
 		arg.RememberUs,
 		arg.Requested,
+		arg.Estimate,
 	)
 	var i FixedWindowReserveRow
 	err := row.Scan(

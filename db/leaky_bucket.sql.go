@@ -447,11 +447,12 @@ RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_u
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
 SELECT $14::text, $15::text, 'leaky_bucket', $1::text, $2::text, $13::text,
        $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, $6::float8, $7::bigint, 0, 0, t.leaked_at_us, $20::float8
+       t.level, $6::float8, $7::bigint, 0, 0, t.leaked_at_us, $20::float8,
+       CASE WHEN t.granted = $4::float8 THEN $21::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -479,6 +480,7 @@ type LeakyBucketReserveParams struct {
 	TtlUs          int64
 	RememberUs     int64
 	Requested      *float64
+	Estimate       *float64
 }
 
 type LeakyBucketReserveRow struct {
@@ -523,6 +525,7 @@ func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBuck
 		arg.TtlUs,
 		arg.RememberUs,
 		arg.Requested,
+		arg.Estimate,
 	)
 	var i LeakyBucketReserveRow
 	err := row.Scan(

@@ -328,11 +328,12 @@ RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
 SELECT $14::text, $15::text, 'leaky_bucket_queue', $1::text, $2::text, $13::text,
        $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $6::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, $7::float8, 1, 0, 0, t.updated_at_us, $20::float8
+       t.level, $7::float8, 1, 0, 0, t.updated_at_us, $20::float8,
+       CASE WHEN t.granted = $4::float8 THEN $21::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -360,6 +361,7 @@ type LeakyBucketQueueReserveParams struct {
 	TtlUs          int64
 	RememberUs     int64
 	Requested      *float64
+	Estimate       *float64
 }
 
 type LeakyBucketQueueReserveRow struct {
@@ -404,6 +406,7 @@ func (q *Queries) LeakyBucketQueueReserve(ctx context.Context, db DBTX, arg Leak
 		arg.TtlUs,
 		arg.RememberUs,
 		arg.Requested,
+		arg.Estimate,
 	)
 	var i LeakyBucketQueueReserveRow
 	err := row.Scan(

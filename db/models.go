@@ -216,6 +216,7 @@ type PglimitReservation struct {
 	Key            string
 	IdempotencyKey *string
 	Requested      *float64
+	Estimate       *float64
 }
 
 type PglimitSlidingWindowCounter struct {

@@ -539,12 +539,13 @@ RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
 SELECT $13::text, $14::text, 'sliding_window_counter', $1::text, $2::text, $12::text,
        $3::float8 * t.granted, $3::float8 * t.granted, $15::float8, $16::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
        t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us,
-           $19::float8
+           $19::float8,
+       CASE WHEN t.granted = $4::float8 THEN $20::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -571,6 +572,7 @@ type SlidingWindowCounterReserveParams struct {
 	TtlUs          int64
 	RememberUs     int64
 	Requested      *float64
+	Estimate       *float64
 }
 
 type SlidingWindowCounterReserveRow struct {
@@ -616,6 +618,7 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 		arg.TtlUs,
 		arg.RememberUs,
 		arg.Requested,
+		arg.Estimate,
 	)
 	var i SlidingWindowCounterReserveRow
 	err := row.Scan(

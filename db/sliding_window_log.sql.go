@@ -569,11 +569,12 @@ RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
 SELECT $14::text, $15::text, 'sliding_window_log', $1::text, $2::text, $12::text,
        $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, 0, 1, $7::bigint, 0, t.updated_at_us, $20::float8
+       t.level, 0, 1, $7::bigint, 0, t.updated_at_us, $20::float8,
+       CASE WHEN t.granted = $4::float8 THEN $21::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -601,6 +602,7 @@ type SlidingWindowLogReserveParams struct {
 	TtlUs          int64
 	RememberUs     int64
 	Requested      *float64
+	Estimate       *float64
 }
 
 type SlidingWindowLogReserveRow struct {
@@ -646,6 +648,7 @@ func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg Slid
 		arg.TtlUs,
 		arg.RememberUs,
 		arg.Requested,
+		arg.Estimate,
 	)
 	var i SlidingWindowLogReserveRow
 	err := row.Scan(

@@ -405,11 +405,12 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
 SELECT $13::text, $14::text, 'token_bucket', $1::text, $2::text, $12::text,
        $3::float8 * t.granted, $3::float8 * t.granted, $15::float8, $16::float8, $5::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
-       t.level, $6::float8, 1, 0, 0, t.updated_at_us, $19::float8
+       t.level, $6::float8, 1, 0, 0, t.updated_at_us, $19::float8,
+       CASE WHEN t.granted = $4::float8 THEN $20::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -436,6 +437,7 @@ type TokenBucketReserveParams struct {
 	TtlUs          int64
 	RememberUs     int64
 	Requested      *float64
+	Estimate       *float64
 }
 
 type TokenBucketReserveRow struct {
@@ -478,6 +480,7 @@ func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBuck
 		arg.TtlUs,
 		arg.RememberUs,
 		arg.Requested,
+		arg.Estimate,
 	)
 	var i TokenBucketReserveRow
 	err := row.Scan(

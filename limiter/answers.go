@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"strconv"
@@ -167,27 +168,21 @@ func micros(us float64) int64 {
 }
 
 // replay returns the earlier answer under the same idempotency key.
-func replay(q store.Query, v *verb, in *Request, before *store.Reservation, source Source) (Result, error) {
-	asked := before.Requested
-	if asked == 0 {
-		asked = before.Reserved
-	}
+func replay(c *call, before *store.Reservation, source Source) (Result, error) {
+	q, v, in, cost := c.op.Query, c.verb, &c.request, cmp.Or(c.asked, c.request.Cost)
+	asked := cmp.Or(before.Requested, before.Reserved)
 	switch {
 	case (v.kind == store.Reserve) == (before.State == store.Spent):
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used with the other of Do and Reserve; use another key")
-	case asked != in.Cost:
+	case asked != cost:
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),
-			"was used with cost "+amount(asked)+", now with "+amount(in.Cost))
-	case v == verbReserve && before.Reserved != in.Cost:
+			"was used with cost "+amount(asked)+", now with "+amount(cost))
+	case v == verbReserve && !in.Estimate && before.Reserved != cost:
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),
-			"was used with ReserveUpTo, which reserved "+amount(before.Reserved)+" of "+amount(asked)+"; use another key")
+			"was used with ReserveUpTo or an Estimate: "+amount(before.Reserved)+" units are reserved; use another key")
 	}
 	q.Rules = before.Rules
-	q.Cost, q.Count = before.Reserved, 1
-	if before.Reserved < in.Cost*(1-1e-12) { // not by rounding
-		q.Count = in.Cost / before.Reserved
-	}
-	o := store.Outcome{Granted: 1, Now: before.CreatedAt, UpdatedAt: before.CreatedAt}
+	o := store.Outcome{Granted: q.Count, Now: before.CreatedAt, UpdatedAt: before.CreatedAt}
 	switch before.Algorithm.Family() {
 	case algorithm.Windows:
 		o.View = &algorithm.Window{Count: before.Level, EndsAt: before.EndsAt}
@@ -199,8 +194,10 @@ func replay(q store.Query, v *verb, in *Request, before *store.Reservation, sour
 		o.View = &algorithm.Bucket{Units: before.Level, LeakedAt: before.CountedAt}
 	}
 	r := result(&q, v, &o, before.Limit, source)
-	// How soon more fits is not stored.
-	r.Replayed, r.RetryAfter, r.grant = true, 0, algorithm.Grant{}
+	if r.Granted = before.Reserved; math.Abs(asked-r.Granted) <= 1e-12*asked { // the steps of a fraction are rounded
+		r.Granted = asked
+	}
+	r.Replayed, r.grant = true, algorithm.Grant{}
 	return r, nil
 }
 

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"math"
@@ -69,7 +68,8 @@ type call struct {
 	// compiled is the policy that the op's Rules were compiled from.
 	compiled Policy
 
-	ttl    time.Duration // verbReserve
+	ttl    time.Duration // of a reservation
+	asked  float64       // the Cost of an Estimate before it was corrected; else 0
 	at     attempt       // to remember a denial
 	sent   bool          // the op was compiled
 	leased bool          // leases may answer it
@@ -92,7 +92,7 @@ func (e *engine) put(c *call) {
 		return
 	}
 	// The other fields belong to verbs that set them, or to compile.
-	c.request, c.at, c.held, c.leased = Request{}, attempt{}, false, false
+	c.request, c.at, c.asked, c.held, c.leased = Request{}, attempt{}, 0, false, false
 	if c.sent {
 		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules}}
 	}
@@ -139,6 +139,11 @@ func (e *engine) early(ctx context.Context, c *call, r *Result) (done bool, err 
 		}
 		return true, err
 	}
+	if c.request.Estimate {
+		if *r, err = e.correct(ctx, c); err != nil || r.Allowed {
+			return true, err
+		}
+	}
 	c.leased = e.leases != nil && c.request.Policy.Lease > 0 && c.verb == verbTake && !e.tx && ctx.Err() == nil
 	if c.leased && e.lend(&c.request, r) {
 		return true, nil
@@ -171,7 +176,7 @@ func (e *engine) answer(ctx context.Context, c *call, r *Result, err error) erro
 		*r, err = e.failed(ctx, c, err)
 		return err
 	case c.verb.answers && c.op.Outcome.Before != nil:
-		*r, err = replay(c.op.Query, c.verb, &c.request, c.op.Outcome.Before, e.source)
+		*r, err = replay(c, c.op.Outcome.Before, e.source)
 	case c.verb.answers:
 		*r = result(&c.op.Query, c.verb, &c.op.Outcome, c.request.Policy.Limit, e.source)
 		if c.at.Valid() && !r.Allowed {
@@ -314,6 +319,9 @@ func (e *engine) compileCost(c *call) error {
 	if err := validateIdempotencyKey(in.IdempotencyKey); err != nil {
 		return err
 	}
+	if in.Estimate && v.kind != store.Reserve {
+		return fmt.Errorf("%w: Estimate true with %s; only Reserve and ReserveUpTo take it", store.ErrUnsupported, v.name)
+	}
 	switch {
 	case v.kind == store.Reserve || v == verbTake && in.IdempotencyKey != "":
 		if err := e.admit(c); err != nil {
@@ -345,28 +353,6 @@ func (e *engine) compileCost(c *call) error {
 		c.op.Kind = store.Get
 	case admission != nil:
 		c.op.Kind = store.Reserve
-	}
-	return nil
-}
-
-// admit sets what the store keeps of a call once it is granted.
-func (e *engine) admit(c *call) error {
-	state, ttl, remember := store.Spent, time.Duration(0), e.remember
-	if reason := valid.Duration(remember); reason != "" {
-		return store.Invalid("Config.IdempotencyTTL", remember.String(), reason)
-	}
-	if c.verb.kind == store.Reserve {
-		state, ttl = store.Open, c.ttl
-	}
-	c.op.Admission = &store.Admission{
-		ID: rand.Text(), State: state,
-		TTL: ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.request.Policy.Limit,
-	}
-	if c.verb == verbReserveUpTo {
-		c.op.Admission.Requested = c.request.Cost
-	}
-	if c.request.IdempotencyKey != "" {
-		c.op.Admission.Idempotency = keys.Stored(c.request.IdempotencyKey, e.keySecret)
 	}
 	return nil
 }

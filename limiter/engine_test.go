@@ -51,7 +51,7 @@ func (s *spy) sent() []string {
 // kindNames are the names of kinds in calls.
 var kindNames = map[store.Kind]string{
 	store.Take: "take", store.TakeAll: "take all", store.GetAll: "take all", store.Get: "get", store.GetUsage: "usage", store.Charge: "charge", store.Refund: "refund",
-	store.Undo: "undo", store.Reserve: "reserve", store.Settle: "settle", store.Block: "block", store.Unblock: "unblock", store.Reset: "reset",
+	store.Undo: "undo", store.Reserve: "reserve", store.Settle: "settle", store.Block: "block", store.Unblock: "unblock", store.Reset: "reset", store.Estimate: "estimate",
 }
 
 func (s *spy) Do(ctx context.Context, op *store.Op) error {

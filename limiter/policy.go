@@ -159,32 +159,6 @@ func per(period time.Duration, name string, limit float64) Policy {
 	return Policy{Name: name, Algorithm: TokenBucket, Limit: limit, Period: period}
 }
 
-// Request is for Cost units of Key under Policy.
-type Request struct {
-	Policy Policy
-	// Key identifies the user, tenant or resource to limit: 1 to 1,024 bytes of UTF-8
-	// without NUL. JoinKey joins several parts.
-	Key string
-	// Cost is the number of units requested: from a billionth of the policy's burst, or 1
-	// if that is less, to 2^53. It has no default. Only Check accepts 0.
-	Cost float64
-	// IdempotencyKey, if not empty, makes Do and Reserve count a repeated request once.
-	// It is up to 255 bytes of UTF-8 without NUL, such as an order number. An admission
-	// is remembered for Config.IdempotencyTTL, separately for each policy and Key, and
-	// returned again with Result.Replayed.
-	//
-	//   - A denial is not remembered.
-	//   - The same IdempotencyKey with another Cost is an ErrInvalid.
-	//   - AllowAll, WaitAll and DoWait return ErrUnsupported.
-	//   - Such a request shares no statement with others.
-	IdempotencyKey string
-}
-
-// Request returns a Request for cost units of key under p.
-func (p Policy) Request(key string, cost float64) Request {
-	return Request{Policy: p, Key: key, Cost: cost}
-}
-
 // burst returns Burst or its default.
 func (p Policy) burst() float64 {
 	if p.Burst == 0 {

@@ -300,11 +300,13 @@ CREATE TABLE pglimit_reservation (
     key             text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C",  -- NULL if it had none, was cancelled or has expired
     requested       float8,           -- units requested; NULL if they are what was reserved
+    estimate        float8,           -- the same, of an estimate that was reserved as a whole; NULL of all others
     CONSTRAINT pglimit_reservation_pkey PRIMARY KEY (policy, key, id)
 );
 CREATE UNIQUE INDEX pglimit_reservation_idempotency ON pglimit_reservation (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX pglimit_reservation_open ON pglimit_reservation (policy, key, expires_at_us) WHERE state = 'open';
 CREATE INDEX pglimit_reservation_expires ON pglimit_reservation (expires_at_us) WHERE state = 'open';
+CREATE INDEX pglimit_reservation_estimate ON pglimit_reservation (policy, key, algorithm, created_at_us) WHERE state = 'settled' AND estimate IS NOT NULL;
 CREATE INDEX pglimit_reservation_forget ON pglimit_reservation (forget_at_us);
 
 -- Leases for tasks that one process runs at a time: the janitor's sweeps.

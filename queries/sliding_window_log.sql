@@ -407,11 +407,12 @@ RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'sliding_window_log', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
        sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
        t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
-       t.level, 0, 1, sqlc.arg(period_us)::bigint, 0, t.updated_at_us, sqlc.narg(requested)::float8
+       t.level, 0, 1, sqlc.arg(period_us)::bigint, 0, t.updated_at_us, sqlc.narg(requested)::float8,
+       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )

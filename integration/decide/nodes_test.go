@@ -18,37 +18,37 @@ import (
 // budget when a statement needs less.
 var budgets = map[string]int{
 	"LeakyBucketBlock": 91, "LeakyBucketCharge": 127, "LeakyBucketGet": 28,
-	"LeakyBucketLocked": 24, "LeakyBucketRefund": 97, "LeakyBucketReserve": 225,
+	"LeakyBucketLocked": 24, "LeakyBucketRefund": 97, "LeakyBucketReserve": 234,
 	"LeakyBucketReset": 55, "LeakyBucketSettle": 292, "LeakyBucketSweep": 69,
 	"LeakyBucketTake": 172, "LeakyBucketTakeMany": 194, "LeakyBucketTakeAll": 210, "LeakyBucketUnblock": 54,
 	"LeakyBucketUndo": 158, "LeakyBucketUsage": 38,
 
 	"LeakyBucketQueueBlock": 90, "LeakyBucketQueueCharge": 109, "LeakyBucketQueueGet": 25,
-	"LeakyBucketQueueLeave": 74, "LeakyBucketQueueLocked": 24, "LeakyBucketQueueReserve": 226,
+	"LeakyBucketQueueLeave": 74, "LeakyBucketQueueLocked": 24, "LeakyBucketQueueReserve": 235,
 	"LeakyBucketQueueReset": 55, "LeakyBucketQueueSweep": 67, "LeakyBucketQueueTake": 173,
 	"LeakyBucketQueueTakeMany": 186, "LeakyBucketQueueTakeAll": 202, "LeakyBucketQueueUnblock": 54, "LeakyBucketQueueUsage": 35,
 
 	"TokenBucketBlock": 82, "TokenBucketCharge": 97, "TokenBucketGet": 25,
-	"TokenBucketLocked": 24, "TokenBucketRefund": 76, "TokenBucketReserve": 194,
+	"TokenBucketLocked": 24, "TokenBucketRefund": 76, "TokenBucketReserve": 203,
 	"TokenBucketReset": 55, "TokenBucketSettle": 232, "TokenBucketSweep": 67,
 	"TokenBucketTake": 141, "TokenBucketTakeMany": 166, "TokenBucketTakeAll": 182, "TokenBucketUnblock": 54,
 	"TokenBucketUndo": 128, "TokenBucketUsage": 35,
 
 	"FixedWindowBlock": 82, "FixedWindowCalendarCharge": 182, "FixedWindowCalendarTake": 236,
 	"FixedWindowCharge": 128, "FixedWindowGet": 28, "FixedWindowLocked": 24,
-	"FixedWindowRefund": 71, "FixedWindowReserve": 281, "FixedWindowReset": 55,
+	"FixedWindowRefund": 71, "FixedWindowReserve": 290, "FixedWindowReset": 55,
 	"FixedWindowSettle": 197, "FixedWindowSweep": 47, "FixedWindowTake": 182,
 	"FixedWindowTakeMany": 245, "FixedWindowTakeAll": 268, "FixedWindowUnblock": 54, "FixedWindowUndo": 89,
 	"FixedWindowUsage": 42,
 
 	"SlidingWindowCounterBlock": 84, "SlidingWindowCounterCharge": 233, "SlidingWindowCounterGet": 34,
-	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 121, "SlidingWindowCounterReserve": 367,
+	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 121, "SlidingWindowCounterReserve": 376,
 	"SlidingWindowCounterReset": 55, "SlidingWindowCounterSettle": 347, "SlidingWindowCounterSweep": 56,
 	"SlidingWindowCounterTake": 307, "SlidingWindowCounterTakeMany": 328, "SlidingWindowCounterTakeAll": 344, "SlidingWindowCounterUnblock": 54,
 	"SlidingWindowCounterUndo": 203, "SlidingWindowCounterUsage": 44,
 
 	"SlidingWindowLogBlock": 95, "SlidingWindowLogCharge": 402, "SlidingWindowLogGet": 181,
-	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 174, "SlidingWindowLogReserve": 611,
+	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 174, "SlidingWindowLogReserve": 620,
 	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 417, "SlidingWindowLogSweep": 52,
 	"SlidingWindowLogTake": 557, "SlidingWindowLogTakeMany": 539, "SlidingWindowLogTakeAll": 555, "SlidingWindowLogUnblock": 54,
 	"SlidingWindowLogUndo": 221, "SlidingWindowLogUsage": 191,

@@ -21,8 +21,7 @@ func TestDecideAsMemory(t *testing.T) {
 	for _, driver := range testworld.SQLDrivers {
 		dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
 	}
-	d := search.Draw{Equal: true, Operations: search.Without(search.Usual, "sweep")}
-	testworld.Search(t, d, 20, func(t *testing.T) func(*search.History) search.Subject {
+	ways := func(t *testing.T) func(*search.History) search.Subject {
 		return func(*search.History) search.Subject {
 			s, config := testworld.NewSubject(t)
 			s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
@@ -31,7 +30,9 @@ func TestDecideAsMemory(t *testing.T) {
 			}
 			return s
 		}
-	})
+	}
+	testworld.Search(t, search.Draw{Equal: true, Operations: search.Without(search.Usual, "sweep")}, 20, ways)
+	testworld.Search(t, search.Draw{Equal: true, Operations: search.Without(search.Estimating, "sweep"), Keys: 1, Names: 1, Steps: 50}, 20, ways, testworld.Holdable()...)
 }
 
 // TestLongLogsDecideAsMemory does so with logs whose parts are so short that histories go
@@ -51,7 +52,7 @@ func TestLongLogsDecideAsMemory(t *testing.T) {
 			pool := testworld.FunctionsPool(t)
 			testworld.Exec(t, pool, fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglimit_log_step() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT %d'`, step))
 			t.Run("histories", func(t *testing.T) {
-				testworld.Search(t, d, 40, func(t *testing.T) func(*search.History) search.Subject {
+				testworld.Search(t, d, 60, func(t *testing.T) func(*search.History) search.Subject {
 					return func(*search.History) search.Subject {
 						s, config := testworld.NewSubject(t)
 						s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin

@@ -14,6 +14,8 @@ import (
 func TestFunctionsDecideAsGo(t *testing.T) {
 	t.Parallel()
 	testworld.SearchFunctions(t, search.Draw{Operations: search.Ordinary + " usage usage", Shadows: true}, 15, testworld.Functions{}, search.Variants(10, 10*time.Second)...)
+	estimating := search.Draw{Operations: search.Without(search.Estimating, "sweep", "begin", "commit", "rollback"), Keys: 1, Names: 1, Steps: 50}
+	testworld.SearchFunctions(t, estimating, 15, testworld.Functions{}, testworld.Holdable()...)
 }
 
 // TestFunctionsByNameDecideAsGo: by a policy's name, while policies, overrides and shadows

@@ -159,21 +159,7 @@ func (c *client) fill(op *model.Op) {
 	case model.Block:
 		op.For = int64(1+c.rand.IntN(8)) * unit / 16
 	case model.Reserve, model.ReserveUpTo:
-		if queue {
-			op.Verb = model.Allow
-			return
-		}
-		op.For = 1000 * unit
-		if c.expires {
-			op.For = unit * int64(1+c.rand.IntN(2))
-		}
-		if c.Idempotent && c.rand.IntN(2) == 0 {
-			op.Idem = 1 + c.rand.IntN(6)
-			op.Units = float64(1 + op.Idem%2)
-		}
-		if op.Verb == model.ReserveUpTo && (op.Idem == 0 || op.Idem%2 == 1) { // more than may be left
-			op.Units = float64(9 - op.Idem)
-		}
+		c.fillReserve(op, queue)
 	case model.Settle, model.Cancel:
 		n := len(c.board.posted())
 		if n == 0 {
@@ -184,6 +170,25 @@ func (c *client) fill(op *model.Op) {
 		op.Units = float64(c.rand.IntN(5))
 	case model.AllowAll:
 		c.fillAll(op)
+	}
+}
+
+// fillReserve draws what a reservation needs.
+func (c *client) fillReserve(op *model.Op, queue bool) {
+	if queue {
+		op.Verb = model.Allow
+		return
+	}
+	op.For = 1000 * unit
+	if c.expires {
+		op.For = unit * int64(1+c.rand.IntN(2))
+	}
+	if c.Idempotent && c.rand.IntN(2) == 0 {
+		op.Idem = 1 + c.rand.IntN(6)
+		op.Units = float64(1 + op.Idem%2)
+	}
+	if op.Verb == model.ReserveUpTo && (op.Idem == 0 || op.Idem%2 == 1) { // more than may be left
+		op.Units = float64(9 - op.Idem)
 	}
 }
 

@@ -77,7 +77,7 @@ func (a *arguments) addIf(set bool, name string, value any) {
 
 // text returns the call of a verb's function, with only those arguments that the policy
 // sets.
-func (f *Functions) text(op string, p limiter.Policy, key string, cost, ttl float64) (string, []any) {
+func (f *Functions) text(op string, p limiter.Policy, key string, cost, ttl float64, estimate bool) (string, []any) {
 	now, function, a := f.at(), op, new(arguments)
 	switch {
 	case f.ByName:
@@ -97,6 +97,7 @@ func (f *Functions) text(op string, p limiter.Policy, key string, cost, ttl floa
 	default:
 		a.addIf(op != "usage", "cost", cost)
 		a.addIf(ttl != 0, "ttl_s", ttl)
+		a.addIf(estimate, "estimate", true)
 		if !f.ByName {
 			f.numbers(a, p, now)
 		}
@@ -126,7 +127,7 @@ func (f *Functions) Call(ctx context.Context, op string, p limiter.Policy, key s
 	if f.Store != nil {
 		f.Store(p)
 	}
-	sql, args := f.text(op, p, key, cost, 0)
+	sql, args := f.text(op, p, key, cost, 0, false)
 	if op == "block" || op == "unblock" || op == "reset" {
 		return limiter.Result{}, f.void(ctx, sql, args...)
 	}
@@ -186,7 +187,7 @@ func (f *Functions) reserve(ctx context.Context, op string, in limiter.Request, 
 	if f.Store != nil {
 		f.Store(in.Policy)
 	}
-	sql, args := f.text(op, in.Policy, in.Key, in.Cost, ttl.Seconds())
+	sql, args := f.text(op, in.Policy, in.Key, in.Cost, ttl.Seconds(), in.Estimate)
 	r, err := row[struct {
 		functionRow
 		ID      *string
@@ -209,7 +210,7 @@ func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u 
 	if f.Store != nil {
 		f.Store(p)
 	}
-	sql, args := f.text("usage", p, key, 0, 0)
+	sql, args := f.text("usage", p, key, 0, 0, false)
 	r, err := row[struct {
 		functionRow
 		Spent, Reserved float64

@@ -59,6 +59,8 @@ const (
 	// NextDue sets Wait to the time until the next open reservation of any key expires. It is
 	// negative if one has expired, and NoneDue if there is none.
 	NextDue
+	// Estimate sets Factor by what the key's last estimates have really spent.
+	Estimate
 )
 
 // kinds has what a dispatcher needs to know of each kind.
@@ -82,6 +84,7 @@ var kinds = [...]struct {
 	Leave:    {shares: true},
 	Due:      {reads: true},
 	NextDue:  {reads: true},
+	Estimate: {reads: true},
 }
 
 // Op is one use of a verb: what is asked of a store, and the outcome.
@@ -117,6 +120,7 @@ type Op struct {
 	Allowed bool     // of a TakeAll or a Leave; a store may set it for a Reset
 	IDs     []string // of a Due, as stored
 	Wait    int64    // of a NextDue: microseconds
+	Factor  float64  // of an Estimate
 	// Rows is the number of requests that the statement or transaction decided which decided
 	// this one. A store that shares statements sets it.
 	Rows int

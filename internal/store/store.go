@@ -150,6 +150,7 @@ type Admission struct {
 	TTL, Remember   int64  // microseconds
 	Limit           float64
 	Requested       float64 // Cost of the request, if that may differ from what is reserved; 0: the same
+	Estimate        float64 // that, of an estimate, which is kept if it is granted as a whole; 0: it is none
 }
 
 // Reservation is a stored admission.
@@ -188,6 +189,35 @@ type Usage struct {
 // MinTTL is the shortest lifetime of a reservation. A process that found no reservation
 // about to expire need not look again for that long.
 const MinTTL = time.Second
+
+// The history of a key's estimates, as ReservationEstimate reads it.
+const (
+	MaxEstimates = 20 // of the last reservations
+	minEstimates = 5
+)
+
+// Factor returns what a key's next estimate is multiplied by, from the number of its last
+// estimates, their sum and what they have really spent.
+func Factor(n int, spent, estimated float64) float64 {
+	if n < minEstimates {
+		return 1
+	}
+	return min(2, max(0.1, spent/estimated))
+}
+
+// Correct returns an estimate of cost units multiplied by a factor: a valid cost, whole if
+// cost is whole, and no more than an unused key has if cost is not. The SQL functions compute
+// it alike.
+func Correct(cost, factor, burst float64) float64 {
+	if factor == 1 {
+		return cost
+	}
+	corrected := float64(cost * factor)
+	if cost == math.Trunc(cost) {
+		corrected, burst = math.Ceil(corrected*0.999999999999), math.Floor(burst) // not rounded up for the rounding of a sum
+	}
+	return max(min(1, 1e-9*burst), min(corrected, max(cost, burst)))
+}
 
 // MaxDue is the largest number of reservations that Due returns: a denied request gives
 // back no more of them.

@@ -2141,6 +2141,50 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- The request for what is reserved for an estimate, as limiter and store.Correct have it.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._corrected(request pglimit._request) RETURNS pglimit._request
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    estimated CONSTANT float8 := request.units;
+    burst float8 := request.burst;
+    factor float8;
+BEGIN
+    IF request.statement = 'none' OR request.statement = 'denied' THEN
+        RETURN request;
+    END IF;
+    factor := (
+        SELECT (CASE WHEN count(*) >= 5 THEN LEAST(2::float8, GREATEST(0.1::float8, sum(e.units) / sum(e.estimate))) ELSE 1 END)::float8 AS factor
+        FROM (SELECT h.units, h.estimate, h.forget_at_us FROM pglimit_reservation AS h
+              WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = request.algorithm AND h.state = 'settled' AND h.estimate IS NOT NULL
+              ORDER BY h.created_at_us DESC
+              LIMIT 20) AS e
+        WHERE e.forget_at_us > request.now_us
+    );
+    IF factor = 1::float8 THEN
+        RETURN request;
+    END IF;
+    request.units := estimated * factor;
+    IF estimated = trunc(estimated) THEN
+        request.units := ceil(request.units * 0.999999999999::float8);
+        burst := floor(burst);
+    END IF;
+    request.units := GREATEST(LEAST(1::float8, 1e-9::float8 * burst), LEAST(request.units, GREATEST(estimated, burst)));
+    IF request.verb = 'reserve_up_to' THEN
+        -- As in _arguments.
+        request.cost := CASE WHEN request.units = trunc(request.units) THEN 1 ELSE LEAST(1e-6::float8 * request.burst, request.units) END;
+        request.count := request.units / request.cost;
+        request.unit := LEAST(GREATEST(1, request.cost), request.units);
+    ELSE
+        request.cost := request.units;
+        request.unit := request.units;
+    END IF;
+    request.statement := CASE WHEN floor(request.capacity / request.cost) < 1::float8 THEN 'check' ELSE 'take' END;
+    RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- What follows a statement that granted nothing. If expired reservations come back, the
 -- request is tried once more.
 -- +goose StatementBegin
@@ -2830,22 +2874,27 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.refund_with IS 'Gives cost units back, at most what is there.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+CREATE OR REPLACE FUNCTION pglimit.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
-    request pglimit._request := pglimit._run(
-        pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+    request pglimit._request := pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
             time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease));
-    answer pglimit.result := pglimit._answer(request);
+            blocked_until => policy.blocked_until, lease => policy.lease);
+    answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
-    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
+    IF estimate THEN
+        request := pglimit._corrected(request);
+    END IF;
+    request := pglimit._run(request);
+    answer := pglimit._answer(request);
+    counted := request.granted > 0::float8;
     IF answer.allowed THEN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
         reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
@@ -2855,11 +2904,12 @@ BEGIN
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), NULL);
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
+                CASE WHEN estimate THEN cost END, CASE WHEN estimate AND request.granted = request.count THEN cost END);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -2870,17 +2920,23 @@ COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside under a policy for
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.reserve_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+    ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
+    now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    request pglimit._request := pglimit._run(
-        pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s));
-    answer pglimit.result := pglimit._answer(request);
+    request pglimit._request := pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s);
+    answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
-    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
+    IF estimate THEN
+        request := pglimit._corrected(request);
+    END IF;
+    request := pglimit._run(request);
+    answer := pglimit._answer(request);
+    counted := request.granted > 0::float8;
     IF answer.allowed THEN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
         reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
@@ -2890,11 +2946,12 @@ BEGIN
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), NULL);
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
+                CASE WHEN estimate THEN cost END, CASE WHEN estimate AND request.granted = request.count THEN cost END);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -2903,22 +2960,27 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.reserve_with IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.reserve_up_to(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+CREATE OR REPLACE FUNCTION pglimit.reserve_up_to(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
-    request pglimit._request := pglimit._run(
-        pglimit._arguments('reserve_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+    request pglimit._request := pglimit._arguments('reserve_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, ttl_s => ttl_s,
             calendar => policy.calendar, time_zone => policy.time_zone, unlimited => policy.unlimited,
-            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease));
-    answer pglimit.result := pglimit._answer(request);
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease);
+    answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
-    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
+    IF estimate THEN
+        request := pglimit._corrected(request);
+    END IF;
+    request := pglimit._run(request);
+    answer := pglimit._answer(request);
+    counted := request.granted > 0::float8;
     IF answer.allowed THEN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
         reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
@@ -2928,11 +2990,12 @@ BEGIN
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), request.units);
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
+                cost, CASE WHEN estimate AND request.granted = request.count THEN cost END);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -2943,17 +3006,23 @@ COMMENT ON FUNCTION pglimit.reserve_up_to IS 'Sets up to cost units aside under 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.reserve_up_to_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+    ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
+    now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    request pglimit._request := pglimit._run(
-        pglimit._arguments('reserve_up_to', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s));
-    answer pglimit.result := pglimit._answer(request);
+    request pglimit._request := pglimit._arguments('reserve_up_to', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s);
+    answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
-    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
+    IF estimate THEN
+        request := pglimit._corrected(request);
+    END IF;
+    request := pglimit._run(request);
+    answer := pglimit._answer(request);
+    counted := request.granted > 0::float8;
     IF answer.allowed THEN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
         reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
@@ -2963,11 +3032,12 @@ BEGIN
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), request.units);
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
+                cost, CASE WHEN estimate AND request.granted = request.count THEN cost END);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -3596,18 +3666,20 @@ CREATE OR REPLACE FUNCTION pglimit_ask.reserve(name text, key text, cost float8 
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key, ttl_s);
-    request pglimit._request := pglimit._run(
-        pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+    request pglimit._request := pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar, time_zone => policy.time_zone,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease));
-    answer pglimit.result := pglimit._answer(request);
+            lease => policy.lease);
+    answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
-    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
+    request := pglimit._run(request);
+    answer := pglimit._answer(request);
+    counted := request.granted > 0::float8;
     IF answer.allowed THEN
         request.id := lpad(to_hex(hashtext(session_user::text)), 8, '0'::text) || right(replace(gen_random_uuid()::text, '-'::text, ''::text), 24);
         reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
@@ -3617,11 +3689,12 @@ BEGIN
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), NULL);
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
+                NULL, NULL);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -3634,18 +3707,20 @@ CREATE OR REPLACE FUNCTION pglimit_ask.reserve_up_to(name text, key text, cost f
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key, ttl_s);
-    request pglimit._request := pglimit._run(
-        pglimit._arguments('reserve_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+    request pglimit._request := pglimit._arguments('reserve_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar,
             time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease));
-    answer pglimit.result := pglimit._answer(request);
+            blocked_until => policy.blocked_until, lease => policy.lease);
+    answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
-    counted bool := request.granted > 0::float8; -- not of what an override or a shadow lets pass
+    counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
 BEGIN
+    request := pglimit._run(request);
+    answer := pglimit._answer(request);
+    counted := request.granted > 0::float8;
     IF answer.allowed THEN
         request.id := lpad(to_hex(hashtext(session_user::text)), 8, '0'::text) || right(replace(gen_random_uuid()::text, '-'::text, ''::text), 24);
         reservation := pglimit._reservation_id(CASE WHEN counted THEN request.algorithm ELSE 'uncounted' END,
@@ -3655,11 +3730,12 @@ BEGIN
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
-                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), request.units);
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
+                cost, NULL);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;

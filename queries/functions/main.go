@@ -89,17 +89,18 @@ type function struct {
 }
 
 var (
-	target = []parameter{{"name", "text", ""}, {"key", "text", ""}}
-	limit  = []parameter{{"cost", "float8", "1"}, {"limit_units", "float8", "NULL"}, {"period_s", "float8", "NULL"}}
-	burst  = []parameter{{"burst", "float8", "NULL"}}
-	tick   = []parameter{{"tick_s", "float8", "0"}}
-	fixed  = []parameter{{"aligned", "bool", "false"}, {"ends_at", "timestamptz", "NULL"}}
-	block  = []parameter{{"block_for_s", "float8", "0"}, {"shadow", "bool", "false"}}
-	ttl    = []parameter{{"ttl_s", "float8", "NULL"}}
-	forS   = []parameter{{"for_s", "float8", ""}}
-	now    = []parameter{{"now", "timestamptz", "NULL"}}
-	ends   = slices.Concat(block, now)
-	which  = []parameter{{"algorithm", "text", ""}}
+	target   = []parameter{{"name", "text", ""}, {"key", "text", ""}}
+	limit    = []parameter{{"cost", "float8", "1"}, {"limit_units", "float8", "NULL"}, {"period_s", "float8", "NULL"}}
+	burst    = []parameter{{"burst", "float8", "NULL"}}
+	tick     = []parameter{{"tick_s", "float8", "0"}}
+	fixed    = []parameter{{"aligned", "bool", "false"}, {"ends_at", "timestamptz", "NULL"}}
+	block    = []parameter{{"block_for_s", "float8", "0"}, {"shadow", "bool", "false"}}
+	ttl      = []parameter{{"ttl_s", "float8", "NULL"}}
+	estimate = []parameter{{"estimate", "bool", "false"}}
+	forS     = []parameter{{"for_s", "float8", ""}}
+	now      = []parameter{{"now", "timestamptz", "NULL"}}
+	ends     = slices.Concat(block, now)
+	which    = []parameter{{"algorithm", "text", ""}}
 
 	// kept are the arguments of _arguments that a policy has in the database.
 	kept = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials", "blocked_until", "lease"}
@@ -160,9 +161,9 @@ func functions(read *statements) (all []function) {
 	verb("charge", "dispatch", "pglimit.result", "Records cost units under a policy that were spent whatever the limit says.", one, numbers)
 	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", one, numbers)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside under a policy for ttl_s, all or nothing, until settle or cancel ends the reservation.",
-		slices.Concat(limit[:1], ttl, now), slices.Concat(limit, burst, tick, fixed, ttl, ends))
+		slices.Concat(limit[:1], ttl, estimate, now), slices.Concat(limit, burst, tick, fixed, ttl, estimate, ends))
 	verb("reserve_up_to", "reserve", "pglimit.reservation", "Sets up to cost units aside under a policy for ttl_s, as many as fit, until settle or cancel ends the reservation.",
-		slices.Concat(limit[:1], ttl, now), slices.Concat(limit, burst, tick, fixed, ttl, ends))
+		slices.Concat(limit[:1], ttl, estimate, now), slices.Concat(limit, burst, tick, fixed, ttl, estimate, ends))
 	all = append(all,
 		function{Name: "settle", Template: "settle", Returns: "pglimit.settlement",
 			About:      "Ends a reservation with what was really spent; what is left of it comes back.",

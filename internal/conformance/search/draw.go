@@ -34,6 +34,9 @@ type Draw struct {
 	Zones      []string // of a Base with a calendar, whose plans then change, and whose moments are about clock changes; likewise
 }
 
+// Estimating makes a key's estimates learn.
+const Estimating = "reserve reserve reserve reserve_up_to reserve_up_to settle settle settle settle settle settle settle cancel allow refund reset sweep begin commit rollback"
+
 // Usual are all operations but batch, the usual ones more often.
 const Usual = Ordinary + " once once once once once all all all all all all usage undo undo undo undo undo undo undo undo undo undo undo undo undo undo" +
 	" begin begin begin commit commit commit rollback rollback rollback sweep sweep sweep sweep sweep sweep sweep sweep override"
@@ -176,6 +179,7 @@ func (g *drawing) step(n int, op string) Step {
 		if slices.Contains(g.all, "once") && g.IntN(4) == 0 && !(g.Equal && bucket(p) && g.History.plans(p.Name) > 1) {
 			s.Idempotency = []string{"x", "z"}[g.IntN(2)]
 		}
+		s.Estimate = g.IntN(4) > 0
 		g.reservations = append(g.reservations, n)
 	}
 	switch s.Op {

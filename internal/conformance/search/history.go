@@ -34,6 +34,7 @@ type Step struct {
 	Second      bool // of a step with several answers: another than the first
 	Idempotency string
 	For         time.Duration // a reservation's or a block's
+	Estimate    bool
 	Override    *policies.Override
 }
 
@@ -98,7 +99,7 @@ func (h *History) String() string {
 		case "undo", "settle", "cancel":
 			fmt.Fprintf(&b, ", of step %d (second: %v)", s.Of, s.Second)
 		case "reserve", "reserve_up_to", "block":
-			fmt.Fprintf(&b, ", for %v", s.For)
+			fmt.Fprintf(&b, ", for %v, an estimate: %v", s.For, s.Estimate)
 		case "override":
 			fmt.Fprintf(&b, ", %+v", s.Override)
 		}

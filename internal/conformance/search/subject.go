@@ -121,7 +121,7 @@ var (
 // do makes the call of one step.
 func (x *side) do(s *Step) verbs.Answer {
 	c := verbs.Call{Op: s.Op, Request: s.request(x.policies), For: s.For}
-	c.IdempotencyKey = s.Idempotency
+	c.IdempotencyKey, c.Estimate = s.Idempotency, s.Estimate
 	switch s.Op {
 	case "begin":
 		return x.begin()

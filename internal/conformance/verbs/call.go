@@ -35,6 +35,12 @@ func One(r limiter.Result, err error) Answer {
 	return Answer{Results: limiter.Results{Allowed: r.Allowed, PerRequest: []limiter.Result{r}}, Err: err}
 }
 
+func reserved(made limiter.Reservation, err error) Answer {
+	a := One(made.Result, err)
+	a.ID, a.Expires = made.ID, made.ExpiresAt
+	return a
+}
+
 // Make makes the call. It panics if there is no such Op.
 func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 	p, key := c.Policy, c.Key
@@ -55,14 +61,10 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		return One(d.Undo(ctx, p, key, c.Undone))
 	case "all":
 		a.Results, a.Err = d.AllowAll(ctx, c.Requests...)
-	case "reserve", "reserve_up_to":
-		reserve := d.Reserve
-		if c.Op == "reserve_up_to" {
-			reserve = d.ReserveUpTo
-		}
-		made, err := reserve(ctx, c.Request, c.For)
-		a = One(made.Result, err)
-		a.ID, a.Expires = made.ID, made.ExpiresAt
+	case "reserve":
+		return reserved(d.Reserve(ctx, c.Request, c.For))
+	case "reserve_up_to":
+		return reserved(d.ReserveUpTo(ctx, c.Request, c.For))
 	case "settle":
 		return One(d.Settle(ctx, c.ID, c.Cost))
 	case "cancel":

@@ -179,6 +179,8 @@ func (m *Store) Do(_ context.Context, op *store.Op) (err error) {
 		op.IDs = m.due(q)
 	case store.NextDue:
 		op.Wait = m.nextDue()
+	case store.Estimate:
+		op.Factor = m.estimate(q)
 	}
 	return err
 }

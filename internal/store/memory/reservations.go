@@ -21,6 +21,7 @@ type reservations struct {
 	byID         map[store.ReservationID]*record
 	byIdempotent map[idempotent]*record
 	open         map[entryKey]map[*record]bool
+	estimates    map[entryKey][]*record // the last of those that were settled, the newest first
 	ages         ageOrder
 }
 
@@ -34,6 +35,7 @@ type idempotent struct {
 type record struct {
 	store.Reservation
 	idempotency string // as stored; empty for none
+	estimate    float64
 	forgetAt    int64
 	place       int    // in ages
 	pins        *entry // that counts the reservation as open; nil: none
@@ -42,7 +44,8 @@ type record struct {
 func newReservations(most int) reservations {
 	return reservations{
 		most: most, full: fmt.Errorf("%w: it remembers %d reservations and admissions: raise Config.MaxKeys or lower Config.IdempotencyTTL", store.ErrFull, most),
-		byID: map[store.ReservationID]*record{}, byIdempotent: map[idempotent]*record{}, open: map[entryKey]map[*record]bool{},
+		byID: map[store.ReservationID]*record{}, byIdempotent: map[idempotent]*record{},
+		open: map[entryKey]map[*record]bool{}, estimates: map[entryKey][]*record{},
 	}
 }
 
@@ -92,6 +95,9 @@ func (m *Store) reserve(q *store.Query, a *store.Admission) (store.Outcome, erro
 			CountedAt: o.UpdatedAt, CreatedAt: o.UpdatedAt, ExpiresAt: o.UpdatedAt + a.TTL,
 		},
 		idempotency: strings.Clone(a.Idempotency), forgetAt: o.UpdatedAt + a.TTL + a.Remember, pins: pinned,
+	}
+	if o.Granted == q.Count {
+		n.estimate = a.Estimate
 	}
 	n.Key = strings.Clone(n.Key) // it may be a part of a large text
 	k.key = n.Key
@@ -164,6 +170,7 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) (sto
 	}
 	if state == store.Settled {
 		h.Units = units
+		m.reservations.learn(h)
 		return s, nil
 	}
 	h.Units -= back
@@ -172,6 +179,33 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) (sto
 		h.idempotency = ""
 	}
 	return s, nil
+}
+
+// learn keeps a settled estimate, if it is one of the key's last ones.
+func (r *reservations) learn(h *record) {
+	if h.estimate == 0 {
+		return
+	}
+	all := r.estimates[h.entryKey()]
+	i := slices.IndexFunc(all, func(o *record) bool { return o.CreatedAt <= h.CreatedAt })
+	if i < 0 {
+		i = len(all)
+	}
+	all = slices.Insert(all, i, h)
+	r.estimates[h.entryKey()] = all[:min(len(all), store.MaxEstimates)]
+}
+
+// estimate returns what the key's next estimate is multiplied by.
+func (m *Store) estimate(q *store.Query) float64 {
+	m.reservations.mu.Lock()
+	defer m.reservations.mu.Unlock()
+	n, spent, estimated, now := 0, 0.0, 0.0, clock(q.Now)
+	for _, h := range m.reservations.estimates[entryKey{q.Algorithm, q.Policy, q.Key}] {
+		if h.forgetAt > now {
+			n, spent, estimated = n+1, spent+h.Units, estimated+h.estimate
+		}
+	}
+	return store.Factor(n, spent, estimated)
 }
 
 // unpin makes the key's entry count a reservation as open no longer.
@@ -255,6 +289,13 @@ func (m *Store) drop(h *record, now int64) {
 	delete(m.reservations.byID, h.ReservationID)
 	if h.idempotency != "" {
 		delete(m.reservations.byIdempotent, idempotent{h.entryKey(), h.idempotency})
+	}
+	if all := m.reservations.estimates[h.entryKey()]; h.estimate != 0 {
+		if all = slices.DeleteFunc(all, func(o *record) bool { return o == h }); len(all) > 0 {
+			m.reservations.estimates[h.entryKey()] = all
+		} else {
+			delete(m.reservations.estimates, h.entryKey())
+		}
 	}
 }
 

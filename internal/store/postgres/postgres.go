@@ -96,6 +96,8 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 		return p.due(ctx, op)
 	case store.NextDue:
 		return p.nextDue(ctx, op)
+	case store.Estimate:
+		return p.estimate(ctx, op)
 	}
 	for try := 1; ; try++ {
 		p.setEdges(&op.Query, op.Now)
@@ -119,6 +121,16 @@ func (p Store) due(ctx context.Context, op *store.Op) error {
 	return p.exec(ctx, 0, op.Key, func(tx db.DBTX) (err error) {
 		op.IDs, err = statement.Queries.ReservationsDue(ctx, tx, db.ReservationsDueParams{
 			Policy: op.Policy, Key: op.Key, Algorithm: string(op.Algorithm), NowUs: op.Now, MaxRows: store.MaxDue,
+		})
+		return err
+	})
+}
+
+// estimate reads what the key's last estimates have spent.
+func (p Store) estimate(ctx context.Context, op *store.Op) error {
+	return p.exec(ctx, 0, op.Key, func(tx db.DBTX) (err error) {
+		op.Factor, err = statement.Queries.ReservationEstimate(ctx, tx, db.ReservationEstimateParams{
+			Policy: op.Policy, Key: op.Key, Algorithm: string(op.Algorithm), NowUs: op.Now,
 		})
 		return err
 	})

@@ -77,6 +77,9 @@ func added(q *store.Query, a *store.Admission, o *store.Outcome) db.ReservationA
 	if a.Requested != 0 {
 		row.Requested = &a.Requested
 	}
+	if a.Estimate != 0 && o.Granted == q.Count {
+		row.Estimate = &a.Estimate
+	}
 	if a.Idempotency != "" {
 		row.IdempotencyKey = &a.Idempotency
 	}

@@ -194,12 +194,8 @@ var params = sync.OnceValue(func() names {
 			return &w.op.Admission.Idempotency
 		}),
 
-		"Requested": nullable(pgtype.Float8OID, appendFloat, func(w *wire) *float64 {
-			if w.op.Admission.Requested == 0 {
-				return nil
-			}
-			return &w.op.Admission.Requested
-		}),
+		"Requested": nullable(pgtype.Float8OID, appendFloat, func(w *wire) *float64 { return orNull(&w.op.Admission.Requested) }),
+		"Estimate":  nullable(pgtype.Float8OID, appendFloat, func(w *wire) *float64 { return orNull(&w.op.Admission.Estimate) }),
 
 		// of many keys
 		"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
@@ -245,6 +241,14 @@ func calendarRows(rows []*store.Row) int {
 		n--
 	}
 	return n
+}
+
+// orNull returns nil for 0.
+func orNull(v *float64) *float64 {
+	if *v == 0 {
+		return nil
+	}
+	return v
 }
 
 func scalar[T any](oid uint32, appendTo func([]byte, T) []byte, of func(*wire) T) param {
