@@ -14,9 +14,12 @@ type request struct {
 	Key            string  `json:"key"`
 	Cost           float64 `json:"cost"`
 	IdempotencyKey string  `json:"idempotency_key,omitempty"`
+	Estimate       bool    `json:"estimate,omitempty"`
 }
 
-func of(q limiter.Request) request { return request{q.Policy.Name, q.Key, q.Cost, q.IdempotencyKey} }
+func of(q limiter.Request) request {
+	return request{q.Policy.Name, q.Key, q.Cost, q.IdempotencyKey, q.Estimate}
+}
 
 // one sends a request with a Result as its answer.
 func (l *Limiter) one(ctx context.Context, path string, body any) (limiter.Result, error) {
@@ -91,6 +94,15 @@ func (l *Limiter) Refund(ctx context.Context, p limiter.Policy, key string, cost
 
 // Reserve sets units aside for ttl, until Settle or Cancel.
 func (l *Limiter) Reserve(ctx context.Context, q limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	return l.reserve(ctx, "/v1/reserve", q, ttl)
+}
+
+// ReserveUpTo sets up to q.Cost units aside for ttl, as many as fit, until Settle or Cancel.
+func (l *Limiter) ReserveUpTo(ctx context.Context, q limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	return l.reserve(ctx, "/v1/reserve-up-to", q, ttl)
+}
+
+func (l *Limiter) reserve(ctx context.Context, path string, q limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
 	body := struct {
 		request
 		TTL string `json:"ttl"`
@@ -100,7 +112,7 @@ func (l *Limiter) Reserve(ctx context.Context, q limiter.Request, ttl time.Durat
 		ID        string     `json:"id"`
 		ExpiresAt *time.Time `json:"expires_at"`
 	}
-	if err := l.send(ctx, "/v1/reserve", body, &hold); err != nil {
+	if err := l.send(ctx, path, body, &hold); err != nil {
 		return limiter.Reservation{}, err
 	}
 	r := limiter.Reservation{Result: hold.Result.result(), ID: hold.ID}

@@ -70,8 +70,8 @@ type Config struct {
 // than a day, and bounds their number: see janitor.Config.KeepDenials. One Log may serve
 // several limiters. It is safe for concurrent use.
 //
-//   - Every denial of Allow, AllowN, Do, AllowUpTo, Wait, DoWait, Reserve, AllowAll and
-//     WaitAll is counted: remembered ones, those of blocked keys and in transactions, and
+//   - Every denial of Allow, AllowN, Do, AllowUpTo, Wait, DoWait, Reserve, ReserveUpTo, AllowAll
+//     and WaitAll is counted: remembered ones, those of blocked keys and in transactions, and
 //     those that a shadow policy lets pass. A denied Check is not, since it requests nothing.
 //     Of an AllowAll only the requests count that denied it; if it was ErrOverloaded, all.
 //   - With a KeySecret the table has the key's HMAC, as the others.
@@ -176,7 +176,7 @@ func newLog(write func(context.Context, db.DenialsAddParams) error, config *Conf
 // counted are the verbs of requests.
 var counted = map[limiter.Verb]bool{
 	limiter.VerbAllow: true, limiter.VerbAllowUpTo: true, limiter.VerbAllowAll: true,
-	limiter.VerbWait: true, limiter.VerbWaitAll: true, limiter.VerbReserve: true,
+	limiter.VerbWait: true, limiter.VerbWaitAll: true, limiter.VerbReserve: true, limiter.VerbReserveUpTo: true,
 }
 
 // Observe counts the denial of a request, and ignores all else. A nil Log counts nothing.

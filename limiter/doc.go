@@ -19,7 +19,7 @@
 //   - Check returns what Do would return and consumes nothing.
 //   - Charge records units that were already used.
 //   - Refund gives units back, Undo gives back what an earlier result granted.
-//   - Reserve sets units aside. Settle ends the reservation with the units really used,
+//   - Reserve sets units aside, ReserveUpTo as much as fits. Settle ends the reservation with the units really used,
 //     Cancel with none.
 //   - Usage returns what was spent, is reserved and remains.
 //   - Wait, DoWait and WaitAll wait for a turn in a queue.
@@ -37,7 +37,7 @@
 //	Check, Usage      yes     yes            yes     yes   yes     yes              yes
 //	Charge            yes     yes            yes     yes   yes     yes              yes
 //	Refund, Undo      yes     no             yes     yes   yes     yes              yes
-//	Reserve           yes     no             yes     yes   yes     yes              yes
+//	Reserve(UpTo)     yes     no             yes     yes   yes     yes              yes
 //	Wait, DoWait      no      yes            no      no    no      no               no
 //	Reset, (Un)Block  yes     yes            yes     yes   yes     yes              yes
 //

@@ -74,6 +74,42 @@ func ExampleLimiter_WaitAll() {
 // tokens is a budget of a language model's tokens.
 var tokens = limiter.Policy{Name: "tokens", Algorithm: limiter.FixedWindow, Limit: 10_000, Period: time.Hour}
 
+// A budget has less left than a request may cost: it gets what there is.
+func ExampleLimiter_ReserveUpTo() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	_, _ = l.AllowN(ctx, tokens, "tenant-7", 9000)
+	reservation, err := l.ReserveUpTo(ctx, tokens.Request("tenant-7", 4000), time.Minute)
+	fmt.Println("spend at most", reservation.Result.Granted, err)
+
+	r, err := l.Settle(ctx, reservation.ID, 400)
+	fmt.Println("remaining:", r.Remaining, err)
+	// Output:
+	// spend at most 1000 <nil>
+	// remaining: 600 <nil>
+}
+
+// Estimates of 4,000 tokens, of which 500 are really spent, come to reserve that.
+func ExampleRequest_estimate() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	estimate := limiter.Request{Policy: tokens, Key: "tenant-7", Cost: 4000, Estimate: true}
+	for range 6 {
+		reservation, err := l.Reserve(ctx, estimate, time.Minute)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("reserved", reservation.Result.Granted)
+		_, _ = l.Settle(ctx, reservation.ID, 500)
+	}
+	// Output:
+	// reserved 4000
+	// reserved 4000
+	// reserved 4000
+	// reserved 4000
+	// reserved 4000
+	// reserved 500
+}
+
 // The cost of a stream is known only after it has ended. Reserve the largest cost and
 // settle with the real one.
 func ExampleLimiter_Reserve() {

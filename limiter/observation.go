@@ -43,7 +43,8 @@ type Observation struct {
 	// Verb is the method that was called. What the library itself sends, to give back the
 	// units of a cancelled Wait or an expired reservation, is not observed.
 	Verb Verb
-	// Request is the request, with the override of its key applied. For Settle and Cancel
+	// Request is the request, with the override of its key applied, and the Cost that an
+	// Estimate was corrected to. For Settle and Cancel
 	// it has the policy's Name and Algorithm and the stored Key, read from the ID, and the
 	// units settled as Cost. For Reset, Block, Unblock and Usage its Cost is 0.
 	Request Request

@@ -206,7 +206,7 @@ func (r Results) MarshalJSON() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// Reservation is the result of a Reserve. It is a value: any process that knows the ID
+// Reservation is the result of a Reserve or ReserveUpTo. It is a value: any process that knows the ID
 // may settle or cancel it.
 type Reservation struct {
 	// Result is the answer to the request. If it is not Allowed, there is no reservation

@@ -21,7 +21,7 @@ import (
 )
 
 // byName are calls by a policy's name, of every function that takes one.
-var byName = []string{"allow(%s, 'k')", "allow_up_to(%s, 'k', 2)", "check(%s, 'k', 0)", "usage(%s, 'k')", "charge(%s, 'k')", "refund(%s, 'k')", "reserve(%s, 'k', 1, 60)",
+var byName = []string{"allow(%s, 'k')", "allow_up_to(%s, 'k', 2)", "check(%s, 'k', 0)", "usage(%s, 'k')", "charge(%s, 'k')", "refund(%s, 'k')", "reserve(%s, 'k', 1, 60)", "reserve_up_to(%s, 'k', 2, 60, estimate => true)",
 	"block(%s, 'k', 1)", "unblock(%s, 'k')", "reset(%s, 'k')"}
 
 // TestFunctionsByNameRefuse: a name without a policy, and other bad arguments, are

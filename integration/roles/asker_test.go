@@ -47,6 +47,7 @@ func attacks() map[string]string {
 		"read the record of migrations":    `SELECT * FROM limits.pglimit_goose_db_version`,
 		"settle with the normal function":  `SELECT pglimit.settle(r.reservation, 1) FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
 		"cancel with the normal function":  `SELECT pglimit.cancel(r.reservation) FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
+		"teach estimates":                  `SELECT pglimit_ask.reserve('gcra', 'r', 1, 60, estimate => true)`,
 		"choose the clock of a settlement": `SELECT pglimit.settle(r.reservation, 1, clock_timestamp() + interval '1 hour') FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
 	}
 	for _, a := range algorithms {

@@ -36,7 +36,7 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"allow", "--limit", "10", "k"}, {"check", "--limit", "10", "k"}, {"charge", "--limit", "10", "k"}, {"refund", "--limit", "10", "k"},
-		{"usage", "--limit", "10", "k"}, {"reserve", "--limit", "10", "k"}, {"block", "k", "1m"}, {"unblock", "k"}, {"block", "bot-", "--prefix", "--policy", "gcra"}, {"unblock", "bot-", "--prefix", "--yes"}, {"top"}, {"top", "--by", "denials"}, {"find", "k"},
+		{"usage", "--limit", "10", "k"}, {"reserve", "--limit", "10", "k"}, {"reserve-up-to", "--limit", "10", "--estimate", "k"}, {"block", "k", "1m"}, {"unblock", "k"}, {"block", "bot-", "--prefix", "--policy", "gcra"}, {"unblock", "bot-", "--prefix", "--yes"}, {"top"}, {"top", "--by", "denials"}, {"find", "k"},
 		{"reset", "--policy", "cli", "k"}, {"forget", "--yes", "k"},
 		{"janitor", "--once"}, {"migrate", "status"}, {"migrate", "up"}, {"migrate", "status", "--functions"}, {"migrate", "up", "--functions"},
 	} {
@@ -75,7 +75,7 @@ func TestGrantsNoRightsBefore(t *testing.T) {
 	}
 	// USAGE on the schema alone is not enough.
 	testworld.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit_ask TO PUBLIC`)
-	for _, call := range []string{`allow('gcra', 'k')`, `allow_up_to('gcra', 'k')`, `"check"('gcra', 'k')`, `charge('gcra', 'k')`, `reserve('gcra', 'k', 1, 60)`,
+	for _, call := range []string{`allow('gcra', 'k')`, `allow_up_to('gcra', 'k')`, `"check"('gcra', 'k')`, `charge('gcra', 'k')`, `reserve('gcra', 'k', 1, 60)`, `reserve_up_to('gcra', 'k', 99, 60)`,
 		`settle('x', 1)`, `cancel('x')`, `_find('gcra', 'k')`, `_declared(NULL, 'x', 1)`} {
 		wants(t, s.asker, "42501", `SELECT pglimit_ask.`+call)
 	}

@@ -52,7 +52,7 @@ func TestStrangersInVerbs(t *testing.T) {
 		}
 		if p.Algorithm != limiter.LeakyBucketQueue {
 			for _, end := range []string{`settle(r.reservation, 1)`, `cancel(r.reservation)`} {
-				calls = append(calls, fmt.Sprintf(`SELECT pglimit_ask.%s FROM pglimit_ask.reserve('%s', 'r', 2, 60) AS r`, end, p.Name))
+				calls = append(calls, fmt.Sprintf(`SELECT pglimit_ask.%s FROM pglimit_ask.reserve('%s', 'r', 2, 60) AS r`, end, p.Name), fmt.Sprintf(`SELECT pglimit_ask.%s FROM pglimit_ask.reserve_up_to('%s', 'u', 99, 60) AS r`, end, p.Name))
 			}
 		}
 		calls = append(calls, `SELECT * FROM `+testworld.TableOf(p.Algorithm)+`_now`)

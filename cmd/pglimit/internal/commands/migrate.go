@@ -291,10 +291,10 @@ each update of pglimit.
 
 An asker is a role that requests and does nothing else. It may execute the
 functions of schema pglimit_ask: allow, allow_up_to, check, charge, reserve,
-settle and cancel, under policies that an operator declares. It cannot read the
-tables, refund, reset, block, or choose a limit or a clock. grants takes its
-direct rights on the tables away, and limits its connections if they have no
-limit. It refuses a role that has more as owner, by an attribute, through PUBLIC
+reserve_up_to, settle and cancel, under policies that an operator declares. It
+cannot read the tables, refund, reset, block, or choose a limit or a clock.
+grants takes its direct rights on the tables away, and limits its connections
+if they have no limit. It refuses a role that has more as owner, by an attribute, through PUBLIC
 or through another role. Create the SQL functions first, with up --functions.
 
 An operator is a role that runs the library, the command, the janitor and all

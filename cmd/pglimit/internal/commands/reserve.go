@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,10 +16,7 @@ import (
 )
 
 func newReserve(db *connect.Database, out *cli.Output) *cobra.Command {
-	var flags policyflags.Flags
-	var ttl time.Duration
-	var idempotencyKey string
-	cmd := &cobra.Command{
+	return reserving(db, out, &cobra.Command{
 		Use:   "reserve KEY",
 		Short: "Set units aside, to be settled or cancelled later",
 		Long: `Set --cost units of KEY aside for --ttl, all or nothing. The answer has the
@@ -30,25 +28,47 @@ Exit code 0: reserved; 1: denied.`,
 		Example: `  pglimit reserve --limit 100000 --calendar month --cost 250 --ttl 10m alice
   id=$(pglimit reserve --limit 100000 --calendar month --cost 250 alice --json | jq -r .id)
   pglimit settle "$id" 180`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
-				request := d.Policy.Request(args[0], flags.Cost)
-				request.IdempotencyKey = idempotencyKey
-				h, err := d.Limiter.Reserve(cmd.Context(), request, ttl)
-				if err != nil {
-					return cli.LimiterError(err)
-				}
-				text := cli.Decision(h.Result)
-				if h.Result.Allowed {
-					text = fmt.Sprintf("reserved %s until %s as %s: %s of %s remaining", cli.Units(h.Result.Granted),
-						cli.Moment(h.ExpiresAt), h.ID, cli.Units(h.Result.Remaining), cli.Units(h.Result.Burst))
-				}
-				return out.Answer(cmd, h.Result.Allowed, h, text+"\n")
-			})
-		},
+	}, (*limiter.Limiter).Reserve)
+}
+
+func newReserveUpTo(db *connect.Database, out *cli.Output) *cobra.Command {
+	return reserving(db, out, &cobra.Command{
+		Use:   "reserve-up-to KEY",
+		Short: "Set aside what fits of some units",
+		Long: `Set up to --cost units of KEY aside for --ttl: whole units for a whole --cost.
+Otherwise it is as reserve. A second request with the same --idempotency-key
+returns the same reservation, also if more would fit now.
+
+Exit code 0: some are reserved; 1: none fits.`,
+		Example: `  pglimit reserve-up-to --limit 100000 --calendar month --cost 4000 --ttl 10m alice`,
+	}, (*limiter.Limiter).ReserveUpTo)
+}
+
+// reserving makes cmd set units aside by a method.
+func reserving(db *connect.Database, out *cli.Output, cmd *cobra.Command, do func(*limiter.Limiter, context.Context, limiter.Request, time.Duration) (limiter.Reservation, error)) *cobra.Command {
+	var flags policyflags.Flags
+	var ttl time.Duration
+	var idempotencyKey string
+	var estimate bool
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
+			request := d.Policy.Request(args[0], flags.Cost)
+			request.IdempotencyKey, request.Estimate = idempotencyKey, estimate
+			h, err := do(d.Limiter, cmd.Context(), request, ttl)
+			if err != nil {
+				return cli.LimiterError(err)
+			}
+			text := cli.Decision(h.Result)
+			if h.Result.Allowed {
+				text = fmt.Sprintf("reserved %s until %s as %s: %s of %s remaining", cli.Units(h.Result.Granted),
+					cli.Moment(h.ExpiresAt), h.ID, cli.Units(h.Result.Remaining), cli.Units(h.Result.Burst))
+			}
+			return out.Answer(cmd, h.Result.Allowed, h, text+"\n")
+		})
 	}
 	flags.RegisterRequest(cmd)
+	cmd.Flags().BoolVar(&estimate, "estimate", false, "correct --cost by what the key's earlier estimates have really spent")
 	cli.DurationVar(cmd.Flags(), &ttl, "ttl", 10*time.Minute, "`time` until the reservation expires, at least 1s")
 	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count requests with the same `text` once")
 	return cmd

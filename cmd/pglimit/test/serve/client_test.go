@@ -92,6 +92,11 @@ func TestClient(t *testing.T) {
 			u.Result = limiter.Result{}
 			u.WindowEndsAt = time.Time{}
 			all = append(all, answer{u, nil})
+			part, err := l.ReserveUpTo(c, limiter.Request{Policy: p, Key: key + " part", Cost: 5000, Estimate: true}, time.Minute)
+			one(part.Result, err)
+			if (part.ID != "") != part.Result.Allowed {
+				t.Errorf("%T: %+v", l, part)
+			}
 			one(l.Settle(c, hold.ID, 5))
 			one(l.Settle(c, hold.ID, 6))
 			done(l.Cancel(c, hold.ID))

@@ -130,6 +130,9 @@ func TestOpenAPI(t *testing.T) {
 		t.Errorf("reserved again: %s and %s", id, again)
 	}
 	other := reserve(`{"policy":"budget","key":"d"}`)
+	if text := send(200, "POST", "/v1/reserve-up-to", `{"policy":"budget","key":"part","cost":5000,"ttl":"1h","estimate":true}`); !strings.Contains(text, `"granted":100,`) {
+		t.Error("what fits:", text)
+	}
 	if id := reserve(`{"policy":"budget","key":"d","cost":99}`); id != "" {
 		t.Error("a denied reservation has the ID", id)
 	}

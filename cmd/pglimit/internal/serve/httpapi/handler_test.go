@@ -337,7 +337,7 @@ func TestRefusals(t *testing.T) {
 		const key, one = `{"policy":"login","key":"k"`, `{"policy":"login","key":"k","cost":1}`
 		for path, body := range map[string]string{
 			"/v1/allow": one, "/v1/allow-up-to": one, "/v1/check": one, "/v1/charge": one, "/v1/refund": one, "/v1/reset": key + "}", "/v1/unblock": key + "}",
-			"/v1/allow-all": `{"requests":[` + one + `]}`, "/v1/allow-batch": `{"requests":[` + one + `]}`, "/v1/reserve": key + `,"cost":1,"ttl":"1m"}`,
+			"/v1/allow-all": `{"requests":[` + one + `]}`, "/v1/allow-batch": `{"requests":[` + one + `]}`, "/v1/reserve": key + `,"cost":1,"ttl":"1m"}`, "/v1/reserve-up-to": key + `,"cost":1,"estimate":true}`,
 			"/v1/block": key + `,"for":"1h"}`, "/v1/usage?policy=login&key=k": "", "/check/login": "",
 		} {
 			method := map[bool]string{true: "GET", false: "POST"}[body == ""]

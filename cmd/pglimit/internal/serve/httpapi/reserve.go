@@ -1,22 +1,32 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // defaultTTL is that of `pglimit reserve`.
 const defaultTTL = 10 * time.Minute
 
-// reserve sets units aside.
-func (h *Handler) reserve(w http.ResponseWriter, r *http.Request) error {
+// reservation is a method that sets units aside.
+type reservation = func(*limiter.Limiter, context.Context, limiter.Request, time.Duration) (limiter.Reservation, error)
+
+// reserving returns the route of a method that sets units aside.
+func reserving(do reservation) func(*Handler, http.ResponseWriter, *http.Request) error {
+	return func(h *Handler, w http.ResponseWriter, r *http.Request) error { return h.reserve(w, r, do) }
+}
+
+func (h *Handler) reserve(w http.ResponseWriter, r *http.Request, do reservation) error {
 	var in struct {
 		request
-		TTL string `json:"ttl"` // empty: 10m
+		TTL      string `json:"ttl"` // empty: 10m
+		Estimate bool   `json:"estimate"`
 	}
 	if err := api.ReadUpTo(w, r, &in, maxBody); err != nil {
 		return err
@@ -35,7 +45,8 @@ func (h *Handler) reserve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	hold, err := h.Limiter.Reserve(r.Context(), q, ttl)
+	q.Estimate = in.Estimate
+	hold, err := do(h.Limiter, r.Context(), q, ttl)
 	if err != nil {
 		return err
 	}
