@@ -211,34 +211,34 @@ VALUES ($1, $2, $3::float8,
             THEN LEAST($7::float8, floor($8::float8 / $3::float8)) ELSE -2 END,
         CASE WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint
             AND coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $6::bigint
-            THEN $3::float8 * LEAST($7::float8, floor($8::float8 / $3::float8)) ELSE 0 END, $8::float8,
+            THEN $3::float8 * LEAST($7::float8, floor($8::float8 / $3::float8)) ELSE 0 END, $9::float8,
        CASE WHEN $7::float8 = 0::float8 OR $8::float8 < $3::float8 THEN 0
             WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $5::bigint
                 OR coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $6::bigint THEN 0
-            WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $9::bigint
-                THEN $9::bigint ELSE $6::bigint END, 0,
+            WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $10::bigint
+                THEN $10::bigint ELSE $6::bigint END, 0,
        coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
-            ELSE $12::bigint END),
-       coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint)
+           -(CASE WHEN CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $12::text = 'off' OR $12::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $12::text, true) IS NULL END THEN NULL
+            ELSE $13::bigint END),
+       coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $14::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8
                             - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END) / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
             AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 THEN EXCLUDED.level
                  ELSE pglimit_fixed_window.level + EXCLUDED.cost * CASE WHEN pglimit_fixed_window.blocked_until_us
                          > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($8::float8 - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
             AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
     updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
+            AND $8::float8 - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
             THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END,
     decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_fixed_window.decided_at_us
             ELSE GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) END
@@ -254,6 +254,7 @@ type FixedWindowCalendarTakeParams struct {
 	FromUs      int64
 	UntilUs     int64
 	Count       float64
+	Room        float64
 	Capacity    float64
 	TurnUs      int64
 	LockTimeout string
@@ -286,6 +287,7 @@ func (q *Queries) FixedWindowCalendarTake(ctx context.Context, db DBTX, arg Fixe
 		arg.FromUs,
 		arg.UntilUs,
 		arg.Count,
+		arg.Room,
 		arg.Capacity,
 		arg.TurnUs,
 		arg.LockTimeout,
@@ -567,39 +569,40 @@ WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
-    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $6::float8,
        CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN 0
-            WHEN $6::bigint = 0 THEN CASE WHEN coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                    < $8::bigint THEN $8::bigint ELSE $9::bigint END
-            ELSE coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                / CASE WHEN $10::bool THEN $6::bigint ELSE 1 END * CASE WHEN $10::bool THEN $6::bigint ELSE 1 END
-                + $6::bigint END, CASE WHEN $6::bigint > 0 AND NOT $10::bool THEN 1 ELSE 0 END,
-       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           -(CASE WHEN CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $12::text = 'off' OR $12::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $12::text, true) IS NULL END THEN NULL
-            ELSE $13::bigint END),
-       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $14::bigint
-WHERE ($6::bigint > 0 OR coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-        >= $15::bigint AND coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-        < $9::bigint)
+            WHEN $7::bigint = 0 THEN CASE WHEN coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < $9::bigint THEN $9::bigint ELSE $10::bigint END
+            ELSE coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN $11::bool THEN $7::bigint ELSE 1 END * CASE WHEN $11::bool THEN $7::bigint ELSE 1 END
+                + $7::bigint END, CASE WHEN $7::bigint > 0 AND NOT $11::bool THEN 1 ELSE 0 END,
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $13::text = 'off' OR $13::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $13::text, true) IS NULL END THEN NULL
+            ELSE $14::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $15::bigint
+WHERE ($7::bigint > 0 OR coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= $16::bigint AND coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < $10::bigint)
   AND NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $16::text
-                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > coalesce($7::bigint,
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $17::text
+                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > coalesce($8::bigint,
                             (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                        / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.level
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8 - t.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+            AND $5::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
@@ -607,11 +610,11 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $17::text, $18::text, 'fixed_window', $1::text, $2::text, $16::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $19::float8, $20::float8, $5::float8,
-       t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
-       t.level, 0, 1, $6::bigint, t.ends_at_us, t.updated_at_us, $23::float8,
-       CASE WHEN t.granted = $4::float8 THEN $24::float8 END
+SELECT $18::text, $19::text, 'fixed_window', $1::text, $2::text, $17::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $20::float8, $21::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $22::bigint, t.updated_at_us + $22::bigint + $23::bigint,
+       t.level, 0, 1, $7::bigint, t.ends_at_us, t.updated_at_us, $24::float8,
+       CASE WHEN t.granted = $4::float8 THEN $25::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -623,6 +626,7 @@ type FixedWindowReserveParams struct {
 	Key            string
 	Cost           float64
 	Count          float64
+	Room           float64
 	Capacity       float64
 	PeriodUs       int64
 	NowUs          *int64
@@ -671,6 +675,7 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 		arg.Key,
 		arg.Cost,
 		arg.Count,
+		arg.Room,
 		arg.Capacity,
 		arg.PeriodUs,
 		arg.NowUs,
@@ -933,34 +938,34 @@ const FixedWindowTake = `-- name: FixedWindowTake :one
 INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
-        $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
+        $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $6::float8,
        CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN 0
-            ELSE coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-                / CASE WHEN $7::bool THEN $8::bigint ELSE 1 END * CASE WHEN $7::bool THEN $8::bigint ELSE 1 END
-                + $8::bigint END, CASE WHEN NOT $7::bool THEN 1 ELSE 0 END,
-       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE $11::bigint END),
-       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
+            ELSE coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN $8::bool THEN $9::bigint ELSE 1 END * CASE WHEN $8::bool THEN $9::bigint ELSE 1 END
+                + $9::bigint END, CASE WHEN NOT $8::bool THEN 1 ELSE 0 END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
+            ELSE $12::bigint END),
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                             - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END) / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
             AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 THEN EXCLUDED.level
                  ELSE pglimit_fixed_window.level + EXCLUDED.cost * CASE WHEN pglimit_fixed_window.blocked_until_us
                          > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8 - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
             AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us)
             ELSE pglimit_fixed_window.ends_at_us END,
     updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
+            AND $5::float8 - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
             THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END,
     decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_fixed_window.decided_at_us
             ELSE GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) END
@@ -972,6 +977,7 @@ type FixedWindowTakeParams struct {
 	Key         string
 	Cost        float64
 	Count       float64
+	Room        float64
 	Capacity    float64
 	NowUs       *int64
 	Aligned     bool
@@ -994,7 +1000,9 @@ type FixedWindowTakeRow struct {
 // into the window.
 //
 //	used    = 0 once the clock has reached the window's end, else the count
-//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
+//	granted = LEAST(count, floor((room - used) / cost)), at least 0
+//
+// room is the capacity, or less if a part of it must stay free.
 //
 // A window starts at E = GREATEST(t.updated_at_us, clock) of its first request or, if
 // aligned, at a whole multiple of the period since 1970-01-01 UTC.
@@ -1016,6 +1024,7 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 		arg.Key,
 		arg.Cost,
 		arg.Count,
+		arg.Room,
 		arg.Capacity,
 		arg.NowUs,
 		arg.Aligned,
@@ -1038,10 +1047,10 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 
 const FixedWindowTakeAll = `-- name: FixedWindowTakeAll :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($13::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
-             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits,
+    SELECT coalesce($14::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $15::text = 'off' OR $15::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $15::text, true) END AS commits,
+             CASE WHEN $16::text <> '' THEN set_config('lock_timeout'::text, $16::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
@@ -1051,8 +1060,9 @@ WITH c AS MATERIALIZED (
              ($8::bigint[])[1] AS from_us,
              ($9::bigint[])[1] AS turn_us,
              ($10::bigint[])[1] AS until_us,
-             ($11::bigint[])[1] AS lifetime_us,
-             ($12::bigint[])[1] AS block_for_us
+             ($11::bigint[])[1] AS floor,
+             ($12::bigint[])[1] AS lifetime_us,
+             ($13::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1060,7 +1070,7 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
-                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
+                2 * a.floor + CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -1073,9 +1083,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.from_us, c.from_us) AS from_us,
              coalesce(r.turn_us, c.turn_us) AS turn_us,
              coalesce(r.until_us, c.until_us) AS until_us,
+             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
+                         / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
@@ -1086,24 +1098,31 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest($8::bigint[]) AS from_us,
                       pg_catalog.unnest($9::bigint[]) AS turn_us,
                       pg_catalog.unnest($10::bigint[]) AS until_us,
-                      pg_catalog.unnest($11::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($11::bigint[]) AS floor,
+                      pg_catalog.unnest($12::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($13::bigint[]) AS block_for_us) AS r) AS a
 WHERE CASE WHEN a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us THEN true
         ELSE ('pglimit: nothing is taken, since the clock is in another period than expected: '::text || a.now_us::text)::bool END
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+                            - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.level
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
+                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END - t.level)
+                                     / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us % 2::bigint * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
+            AND floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+                    - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
@@ -1122,6 +1141,7 @@ type FixedWindowTakeAllParams struct {
 	FromsUs     []int64
 	TurnsUs     []int64
 	UntilsUs    []int64
+	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1158,6 +1178,7 @@ func (q *Queries) FixedWindowTakeAll(ctx context.Context, db DBTX, arg FixedWind
 		arg.FromsUs,
 		arg.TurnsUs,
 		arg.UntilsUs,
+		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
@@ -1192,10 +1213,10 @@ func (q *Queries) FixedWindowTakeAll(ctx context.Context, db DBTX, arg FixedWind
 
 const FixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($13::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
-             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits,
+    SELECT coalesce($14::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $15::text = 'off' OR $15::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $15::text, true) END AS commits,
+             CASE WHEN $16::text <> '' THEN set_config('lock_timeout'::text, $16::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
@@ -1205,8 +1226,9 @@ WITH c AS MATERIALIZED (
              ($8::bigint[])[1] AS from_us,
              ($9::bigint[])[1] AS turn_us,
              ($10::bigint[])[1] AS until_us,
-             ($11::bigint[])[1] AS lifetime_us,
-             ($12::bigint[])[1] AS block_for_us
+             ($11::bigint[])[1] AS floor,
+             ($12::bigint[])[1] AS lifetime_us,
+             ($13::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1214,7 +1236,7 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
-                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
+                2 * a.floor + CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -1227,9 +1249,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.from_us, c.from_us) AS from_us,
              coalesce(r.turn_us, c.turn_us) AS turn_us,
              coalesce(r.until_us, c.until_us) AS until_us,
+             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
+                         / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
@@ -1240,23 +1264,30 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest($8::bigint[]) AS from_us,
                       pg_catalog.unnest($9::bigint[]) AS turn_us,
                       pg_catalog.unnest($10::bigint[]) AS until_us,
-                      pg_catalog.unnest($11::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($11::bigint[]) AS floor,
+                      pg_catalog.unnest($12::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($13::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+                            - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.level
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
+                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END - t.level)
+                                     / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us % 2::bigint * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
+            AND floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+                    - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
@@ -1273,6 +1304,7 @@ type FixedWindowTakeManyParams struct {
 	FromsUs     []int64
 	TurnsUs     []int64
 	UntilsUs    []int64
+	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1293,8 +1325,8 @@ type FixedWindowTakeManyRow struct {
 // FixedWindowTakeMany does what FixedWindowTake does for many keys, each listed at most
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
-// some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined. Each array but keys has an element for each key, or one for all keys.
+// some are granted, block_for_us starts a block too. A row's floor is the part of the
+// capacity that must stay free, in millionths. The order of the rows returned is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in FixedWindowTake. If a row stays locked for longer than lock_timeout,
@@ -1315,6 +1347,7 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 		arg.FromsUs,
 		arg.TurnsUs,
 		arg.UntilsUs,
+		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,

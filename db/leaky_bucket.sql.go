@@ -413,26 +413,26 @@ INSERT INTO pglimit_leaky_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
     $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
-       $5::float8, $6::float8, $7::bigint,
-           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE $11::bigint END),
-       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
+       $6::float8, $7::float8, $8::bigint,
+           coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
+            ELSE $12::bigint END),
+       coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
-                    AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > coalesce($8::bigint,
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $14::text
+                    AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > coalesce($9::bigint,
                             (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                             - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                                     - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
                                 / EXCLUDED.cost))) END,
     leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
@@ -440,7 +440,7 @@ ON CONFLICT (policy, key) DO UPDATE SET
             + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            AND $5::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
@@ -448,11 +448,11 @@ RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_u
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $14::text, $15::text, 'leaky_bucket', $1::text, $2::text, $13::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $5::float8,
-       t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
-       t.level, $6::float8, $7::bigint, 0, 0, t.leaked_at_us, $20::float8,
-       CASE WHEN t.granted = $4::float8 THEN $21::float8 END
+SELECT $15::text, $16::text, 'leaky_bucket', $1::text, $2::text, $14::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $17::float8, $18::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $19::bigint, t.updated_at_us + $19::bigint + $20::bigint,
+       t.level, $7::float8, $8::bigint, 0, 0, t.leaked_at_us, $21::float8,
+       CASE WHEN t.granted = $4::float8 THEN $22::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -464,6 +464,7 @@ type LeakyBucketReserveParams struct {
 	Key            string
 	Cost           float64
 	Count          float64
+	Room           float64
 	Capacity       float64
 	Leak           float64
 	TickUs         int64
@@ -509,6 +510,7 @@ func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBuck
 		arg.Key,
 		arg.Cost,
 		arg.Count,
+		arg.Room,
 		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
@@ -786,24 +788,24 @@ INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
         $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
-       $5::float8, $6::float8, $7::bigint,
-           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE $11::bigint END),
-       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
+       $6::float8, $7::float8, $8::bigint,
+           coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
+            ELSE $12::bigint END),
+       coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                             - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
                                     / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
                 / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                                     - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
                                             / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
@@ -813,7 +815,7 @@ ON CONFLICT (policy, key) DO UPDATE SET
             * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket.blocked_until_us <= GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - GREATEST(0, pglimit_leaky_bucket.level
+            AND $5::float8 - GREATEST(0, pglimit_leaky_bucket.level
                 - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END,
     decided_at_us = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_leaky_bucket.decided_at_us
@@ -826,6 +828,7 @@ type LeakyBucketTakeParams struct {
 	Key         string
 	Cost        float64
 	Count       float64
+	Room        float64
 	Capacity    float64
 	Leak        float64
 	TickUs      int64
@@ -850,13 +853,16 @@ type LeakyBucketTakeRow struct {
 // With E = GREATEST(t.updated_at_us, clock), which never moves back:
 //
 //	used    = the level less what leaked until E, at least 0
-//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
+//	granted = LEAST(count, floor((room - used) / cost)), at least 0
 //	level   = used + cost * granted
 //
 // A level above the capacity, left by a larger policy, leaks at the same rate.
 //
 // The bucket leaks in whole ticks, and leaked_at_us moves by whole ticks, so that no
 // fraction of a tick is lost. In an empty bucket the first request starts the tick.
+//
+// room is the highest level that this request may reach: the capacity, or less if a
+// part must stay free.
 //
 // expires_at_us, the time of the janitor's first look, is indexed. Only a new row sets
 // it, so that all updates stay HOT. The row to be inserted carries block_for_us,
@@ -871,6 +877,7 @@ func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketT
 		arg.Key,
 		arg.Cost,
 		arg.Count,
+		arg.Room,
 		arg.Capacity,
 		arg.Leak,
 		arg.TickUs,
@@ -893,24 +900,25 @@ func (q *Queries) LeakyBucketTake(ctx context.Context, db DBTX, arg LeakyBucketT
 
 const LeakyBucketTakeAll = `-- name: LeakyBucketTakeAll :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
+    SELECT coalesce($11::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $12::text = 'off' OR $12::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $12::text, true) END AS commits,
+             CASE WHEN $13::text <> '' THEN set_config('lock_timeout'::text, $13::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
              ($5::float8[])[1] AS capacity,
              ($6::float8[])[1] AS leak,
              ($7::bigint[])[1] AS tick_us,
-             ($8::bigint[])[1] AS lifetime_us,
-             ($9::bigint[])[1] AS block_for_us
+             ($8::bigint[])[1] AS floor,
+             ($9::bigint[])[1] AS lifetime_us,
+             ($10::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_leaky_bucket AS t
-       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.tick_us, a.now_us, a.now_us,
-       -a.block_for_us,
+       a.floor, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -919,9 +927,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.leak, c.leak) AS leak,
              coalesce(r.tick_us, c.tick_us) AS tick_us,
+             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
+                         / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
@@ -929,17 +939,20 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
                       pg_catalog.unnest($7::bigint[]) AS tick_us,
-                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($8::bigint[]) AS floor,
+                      pg_catalog.unnest($9::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($10::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
                             - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
                                     - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
                                 / EXCLUDED.cost))) END,
     leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
@@ -947,8 +960,10 @@ ON CONFLICT (policy, key) DO UPDATE SET
             + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
-                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+                    - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
+            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.leaked_at_us, t.updated_at_us,
@@ -963,6 +978,7 @@ type LeakyBucketTakeAllParams struct {
 	Capacities  []float64
 	Leaks       []float64
 	TicksUs     []int64
+	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -996,6 +1012,7 @@ func (q *Queries) LeakyBucketTakeAll(ctx context.Context, db DBTX, arg LeakyBuck
 		arg.Capacities,
 		arg.Leaks,
 		arg.TicksUs,
+		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
@@ -1030,24 +1047,25 @@ func (q *Queries) LeakyBucketTakeAll(ctx context.Context, db DBTX, arg LeakyBuck
 
 const LeakyBucketTakeMany = `-- name: LeakyBucketTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
+    SELECT coalesce($11::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $12::text = 'off' OR $12::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $12::text, true) END AS commits,
+             CASE WHEN $13::text <> '' THEN set_config('lock_timeout'::text, $13::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
              ($5::float8[])[1] AS capacity,
              ($6::float8[])[1] AS leak,
              ($7::bigint[])[1] AS tick_us,
-             ($8::bigint[])[1] AS lifetime_us,
-             ($9::bigint[])[1] AS block_for_us
+             ($8::bigint[])[1] AS floor,
+             ($9::bigint[])[1] AS lifetime_us,
+             ($10::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_leaky_bucket AS t
-       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.tick_us, a.now_us, a.now_us,
-       -a.block_for_us,
+       a.floor, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -1056,9 +1074,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.leak, c.leak) AS leak,
              coalesce(r.tick_us, c.tick_us) AS tick_us,
+             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
+                         / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
@@ -1066,17 +1086,20 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
                       pg_catalog.unnest($7::bigint[]) AS tick_us,
-                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($8::bigint[]) AS floor,
+                      pg_catalog.unnest($9::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($10::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
                             - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
                                     - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
                                 / EXCLUDED.cost))) END,
     leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
@@ -1084,8 +1107,10 @@ ON CONFLICT (policy, key) DO UPDATE SET
             + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
-                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+                    - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
+            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 `
@@ -1098,6 +1123,7 @@ type LeakyBucketTakeManyParams struct {
 	Capacities  []float64
 	Leaks       []float64
 	TicksUs     []int64
+	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1118,8 +1144,8 @@ type LeakyBucketTakeManyRow struct {
 // LeakyBucketTakeMany does what LeakyBucketTake does for many keys, each listed at most
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
-// some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined. Each array but keys has an element for each key, or one for all keys.
+// some are granted, block_for_us starts a block too. A row's floor is the part of the
+// capacity that must stay free, in millionths. The order of the rows returned is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in LeakyBucketTake. If a row stays locked for longer than lock_timeout,
@@ -1133,6 +1159,7 @@ func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBuc
 		arg.Capacities,
 		arg.Leaks,
 		arg.TicksUs,
+		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,

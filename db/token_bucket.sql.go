@@ -377,28 +377,28 @@ INSERT INTO pglimit_token_bucket AS t
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
     $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
-       $5::float8, $6::float8, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
-            ELSE $10::bigint END),
-       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint
+       $6::float8, $7::float8, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
-                    AND h.algorithm = 'token_bucket' AND h.forget_at_us > coalesce($7::bigint,
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
+                    AND h.algorithm = 'token_bucket' AND h.forget_at_us > coalesce($8::bigint,
                             (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                             - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                                     - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            AND $5::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
@@ -406,11 +406,11 @@ RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $13::text, $14::text, 'token_bucket', $1::text, $2::text, $12::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $15::float8, $16::float8, $5::float8,
-       t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
-       t.level, $6::float8, 1, 0, 0, t.updated_at_us, $19::float8,
-       CASE WHEN t.granted = $4::float8 THEN $20::float8 END
+SELECT $14::text, $15::text, 'token_bucket', $1::text, $2::text, $13::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
+       t.level, $7::float8, 1, 0, 0, t.updated_at_us, $20::float8,
+       CASE WHEN t.granted = $4::float8 THEN $21::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -422,6 +422,7 @@ type TokenBucketReserveParams struct {
 	Key            string
 	Cost           float64
 	Count          float64
+	Room           float64
 	Capacity       float64
 	Leak           float64
 	NowUs          *int64
@@ -465,6 +466,7 @@ func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBuck
 		arg.Key,
 		arg.Cost,
 		arg.Count,
+		arg.Room,
 		arg.Capacity,
 		arg.Leak,
 		arg.NowUs,
@@ -732,27 +734,27 @@ INSERT INTO pglimit_token_bucket
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
         $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
-       $5::float8, $6::float8, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
-            ELSE $10::bigint END),
-       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
+       $6::float8, $7::float8, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                             - (pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
                                 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
             * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
                                     - (pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
                                             - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_token_bucket.blocked_until_us <= GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - GREATEST(0, pglimit_token_bucket.level
+            AND $5::float8 - GREATEST(0, pglimit_token_bucket.level
                 - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
             THEN GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_token_bucket.blocked_until_us END,
     decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_token_bucket.decided_at_us
@@ -765,6 +767,7 @@ type TokenBucketTakeParams struct {
 	Key         string
 	Cost        float64
 	Count       float64
+	Room        float64
 	Capacity    float64
 	Leak        float64
 	NowUs       *int64
@@ -789,7 +792,7 @@ type TokenBucketTakeRow struct {
 // With E = GREATEST(t.updated_at_us, clock), which never moves back:
 //
 //	used    = the level less what leaked until E, at least 0
-//	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
+//	granted = LEAST(count, floor((room - used) / cost)), at least 0
 //	level   = used + cost * granted
 //
 // A level above the capacity, left by a larger policy, leaks at the same rate.
@@ -807,6 +810,7 @@ func (q *Queries) TokenBucketTake(ctx context.Context, db DBTX, arg TokenBucketT
 		arg.Key,
 		arg.Cost,
 		arg.Count,
+		arg.Room,
 		arg.Capacity,
 		arg.Leak,
 		arg.NowUs,
@@ -827,23 +831,24 @@ func (q *Queries) TokenBucketTake(ctx context.Context, db DBTX, arg TokenBucketT
 
 const TokenBucketTakeAll = `-- name: TokenBucketTakeAll :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
+    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
+             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
              ($5::float8[])[1] AS capacity,
              ($6::float8[])[1] AS leak,
-             ($7::bigint[])[1] AS lifetime_us,
-             ($8::bigint[])[1] AS block_for_us
+             ($7::bigint[])[1] AS floor,
+             ($8::bigint[])[1] AS lifetime_us,
+             ($9::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.now_us,
-       -a.block_for_us,
+       a.floor, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -851,31 +856,38 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.leak, c.leak) AS leak,
+             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
+                         / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
                       pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
-                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS floor,
+                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
                             - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
                                     - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
-            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.updated_at_us, t.blocked_until_us
@@ -888,6 +900,7 @@ type TokenBucketTakeAllParams struct {
 	Counts      []float64
 	Capacities  []float64
 	Leaks       []float64
+	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -919,6 +932,7 @@ func (q *Queries) TokenBucketTakeAll(ctx context.Context, db DBTX, arg TokenBuck
 		arg.Counts,
 		arg.Capacities,
 		arg.Leaks,
+		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
@@ -952,23 +966,24 @@ func (q *Queries) TokenBucketTakeAll(ctx context.Context, db DBTX, arg TokenBuck
 
 const TokenBucketTakeMany = `-- name: TokenBucketTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
-             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
+    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
+             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
              ($5::float8[])[1] AS capacity,
              ($6::float8[])[1] AS leak,
-             ($7::bigint[])[1] AS lifetime_us,
-             ($8::bigint[])[1] AS block_for_us
+             ($7::bigint[])[1] AS floor,
+             ($8::bigint[])[1] AS lifetime_us,
+             ($9::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.now_us,
-       -a.block_for_us,
+       a.floor, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -976,31 +991,38 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.leak, c.leak) AS leak,
+             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
+                         / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
                       pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::float8[]) AS leak,
-                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS floor,
+                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
                             - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
                                     - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
-            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
@@ -1012,6 +1034,7 @@ type TokenBucketTakeManyParams struct {
 	Counts      []float64
 	Capacities  []float64
 	Leaks       []float64
+	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1031,8 +1054,8 @@ type TokenBucketTakeManyRow struct {
 // TokenBucketTakeMany does what TokenBucketTake does for many keys, each listed at most
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
-// some are granted, block_for_us starts a block too. The order of the rows returned
-// is undefined. Each array but keys has an element for each key, or one for all keys.
+// some are granted, block_for_us starts a block too. A row's floor is the part of the
+// capacity that must stay free, in millionths. The order of the rows returned is undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in TokenBucketTake. If a row stays locked for longer than lock_timeout,
@@ -1045,6 +1068,7 @@ func (q *Queries) TokenBucketTakeMany(ctx context.Context, db DBTX, arg TokenBuc
 		arg.Counts,
 		arg.Capacities,
 		arg.Leaks,
+		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,

@@ -21,6 +21,7 @@ type denials struct {
 // denial is a denial by the database and the data to answer later requests.
 type denial struct {
 	cost    float64
+	floor   int64
 	rules   algorithm.Rules
 	outcome store.Outcome
 	result  Result // for cost, as of received; its Policy is the request's
@@ -54,15 +55,15 @@ func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 	now, k := d.clock(), rowOf(in)
 	known, ok := d.Lookup(k)
 	if ok && known.answers(now, in) {
-		return known.answer(now, in.Cost), attempt{}, true
+		return known.answer(now, in), attempt{}, true
 	}
-	return Result{}, attempt{d.Begin(k), now, ok && now-known.sent < recently.Microseconds()}, false
+	return Result{}, attempt{d.Begin(k), now, ok && known.concerns(in) && now-known.sent < recently.Microseconds()}, false
 }
 
 // keep remembers the denial r.
 func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome, r Result) {
 	r.rows, r.Policy = 0, in.Policy
-	n := &denial{cost: in.Cost, rules: q.Rules, outcome: *o, result: r, sent: at.sent}
+	n := &denial{cost: in.Cost, floor: q.Floor, rules: q.Rules, outcome: *o, result: r, sent: at.sent}
 	if q.Now != nil {
 		n.sent, n.received = o.Now, o.Now // this clock decided
 	} else {
@@ -77,7 +78,7 @@ func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome
 	if w, ok := o.View.(*algorithm.Window); ok && w.EndsAt > o.Now {
 		n.lasts = min(n.lasts, w.EndsAt-o.Now)
 	}
-	n.result.Source, n.result.Reason = SourceCache, n.reason(in.Cost)
+	n.result.Source, n.result.Reason = SourceCache, n.reason(in.Cost, n.floor)
 	d.Keep(at.Attempt, rowOf(in).clone(), n)
 }
 
@@ -90,21 +91,28 @@ func (d *denials) forget(k rowKey) {
 }
 
 // answers reports whether the database would deny in, too. An equal request is valid, and
-// so is a larger cost up to 2^53. Larger costs on a sliding log go to the database: its
-// view is about one cost.
+// so is a larger cost up to 2^53. Larger costs and floors on a sliding log go to the
+// database: its view is about one cost and one room.
 func (d *denial) answers(now int64, in *Request) bool {
-	return now >= d.sent && now-d.sent < d.lasts &&
+	return now >= d.sent && now-d.sent < d.lasts && d.concerns(in) &&
 		(in.Cost == d.cost || in.Cost > d.cost && in.Cost <= algorithm.MaxUnits && in.Policy.Algorithm != SlidingWindowLog) &&
 		in.Policy == d.result.Policy
 }
 
-// answer returns the denial of cost at now.
-func (d *denial) answer(now int64, cost float64) Result {
+// concerns reports whether the floor of in is valid and at least that of the denial. A denial
+// by a higher floor says nothing about in.
+func (d *denial) concerns(in *Request) bool {
+	floor, err := millionths(in.Floor)
+	return err == nil && (floor == d.floor || floor > d.floor && in.Policy.Algorithm != SlidingWindowLog)
+}
+
+// answer returns the denial of in at now.
+func (d *denial) answer(now int64, in *Request) Result {
 	r := d.result
-	if cost != d.cost {
+	if floor, _ := millionths(in.Floor); in.Cost != d.cost || floor != d.floor {
 		o := &d.outcome
-		fits := o.View.FitsAt(&d.rules, o.UpdatedAt, d.rules.Capacity, cost)
-		r.RetryAfter, r.Reason = after(o, max(fits, o.BlockedUntil)), d.reason(cost)
+		fits := o.View.FitsAt(&d.rules, o.UpdatedAt, store.Ceiling(d.rules.Capacity, floor), in.Cost)
+		r.RetryAfter, r.Reason = after(o, max(fits, o.BlockedUntil)), d.reason(in.Cost, floor)
 	}
 	elapsed := duration(max(0, now-d.received))
 	r.At = r.At.Add(elapsed)
@@ -113,10 +121,10 @@ func (d *denial) answer(now int64, cost float64) Result {
 	return r
 }
 
-// reason returns why cost would be denied after this denial: a block that began with it
-// is the reason for all later requests.
-func (d *denial) reason(cost float64) Reason {
-	if d.outcome.IsBlocked() && algorithm.Fit(d.rules.Capacity, 0, cost) >= 1 {
+// reason returns why cost would be denied above a floor after this denial: a block that began
+// with it is the reason for all later requests.
+func (d *denial) reason(cost float64, floor int64) Reason {
+	if d.outcome.IsBlocked() && algorithm.Fit(store.Ceiling(d.rules.Capacity, floor), 0, cost) >= 1 {
 		return ReasonBlocked
 	}
 	return ReasonLimit

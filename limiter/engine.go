@@ -144,7 +144,7 @@ func (e *engine) early(ctx context.Context, c *call, r *Result) (done bool, err 
 			return true, err
 		}
 	}
-	c.leased = e.leases != nil && c.request.Policy.Lease > 0 && c.verb == verbTake && !e.tx && ctx.Err() == nil
+	c.leased = e.leases != nil && c.request.Policy.Lease > 0 && c.request.Floor == 0 && c.verb == verbTake && !e.tx && ctx.Err() == nil
 	if c.leased && e.lend(&c.request, r) {
 		return true, nil
 	}
@@ -292,6 +292,7 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 		Rules: q.Rules, Algorithm: p.Algorithm.table(), Policy: p.Name,
 		Key: keys.Stored(in.Key, e.keySecret), Now: e.now(),
 	}
+	q.BlockFor = p.BlockFor.Microseconds() // a Floor sets it to 0
 	switch {
 	case e.tx:
 	case p.Durability == Relaxed:
@@ -322,6 +323,13 @@ func (e *engine) compileCost(c *call) error {
 	if in.Estimate && v.kind != store.Reserve {
 		return fmt.Errorf("%w: Estimate true with %s; only Reserve and ReserveUpTo take it", store.ErrUnsupported, v.name)
 	}
+	var err error
+	if q.Floor, err = millionths(in.Floor); err != nil {
+		return err
+	}
+	if q.Floor != 0 {
+		q.BlockFor = 0 // its denial must not deny others
+	}
 	switch {
 	case v.kind == store.Reserve || v == verbTake && in.IdempotencyKey != "":
 		if err := e.admit(c); err != nil {
@@ -330,7 +338,7 @@ func (e *engine) compileCost(c *call) error {
 	case in.IdempotencyKey != "":
 		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
 	}
-	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Capacity
+	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Ceiling()
 	c.op.Merges = v == verbTake && c.op.Admission == nil && q.Possible()
 	switch {
 	case v.upTo:

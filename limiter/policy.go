@@ -123,8 +123,8 @@ type Policy struct {
 	//   - No more passes than without it. The price is the burst of buckets: all decisions
 	//     under the policy are made against Burst less what passes in a life.
 	//   - A fixed or counted window keeps its limit. Its leases end with it.
-	//   - Do, Allow and AllowN at a whole cost and without an IdempotencyKey use leases. All
-	//     other methods, and those in transactions, use the row.
+	//   - Do, Allow and AllowN at a whole cost, without an IdempotencyKey and without a Floor,
+	//     use leases. All other methods, and those in transactions, use the row.
 	//   - Block, Reset and a changed policy apply to this process at once, in a transaction
 	//     from the call on, and to others within a life.
 	//   - A LeakyBucketQueue and a SlidingWindowLog have no leases. NewMemory needs none.

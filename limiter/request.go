@@ -18,7 +18,17 @@ type Request struct {
 	//   - The same IdempotencyKey with another Cost is an ErrInvalid.
 	//   - AllowAll, WaitAll and DoWait return ErrUnsupported.
 	//   - Such a request shares no statement with others.
+	//   - The Floor is not compared.
 	IdempotencyKey string
+	// Floor is the share of the policy's burst that must be free after the request, so that
+	// requests with a lower Floor still pass: from 0 to 0.999999, rounded to a millionth.
+	// At 0.2 at most 80 % is in use after the request. Default: 0.
+	//
+	//   - A denial begins no block. While the key is blocked the request is denied.
+	//   - RetryAfter is the time until the request fits under its Floor, or Never. The other
+	//     numbers of a Result are those of the whole limit.
+	//   - Requests of one AllowAll for one policy and key must have one Floor.
+	Floor float64
 	// Estimate says that Cost is an estimate, for Reserve and ReserveUpTo to correct by what
 	// the key's earlier estimates have really spent. Result.Granted is then about Cost times
 	// the sum of the units settled by the sum of the Costs, from 0.1 to 2, of the key's last 20

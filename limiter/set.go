@@ -52,7 +52,9 @@ type group struct {
 }
 
 // request returns the group as one request.
-func (g *group) request() Request { return g.source.Request(g.key, g.Units) }
+func (g *group) request() Request {
+	return Request{Policy: g.source, Key: g.key, Cost: g.Units, Floor: float64(g.Floor) / 1e6}
+}
 
 func (g *group) queue() bool { return g.source.Algorithm == LeakyBucketQueue }
 
@@ -182,13 +184,16 @@ func (e *engine) compileAll(s *set) error {
 		case g.source != in.Policy:
 			return fmt.Errorf("%w: requests[%d] and requests[%d] are for the same key under two policies %s that are not equal",
 				store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
+		case g.Floor != c.op.Floor:
+			return fmt.Errorf("%w: requests[%d].Floor %v and requests[%d].Floor %v are for the same policy and key and must be equal",
+				store.ErrInvalid, g.Index, s.requests[g.Index].Floor, i, in.Floor)
 		default:
 			sum := g.Units + in.Cost
 			g.Units, g.Cost, g.Unit = sum, sum, sum
 		}
 		if g.indexes, g.Needs = append(g.indexes, i), append(g.Needs, g.Units); s.verb.waits && g.queue() {
 			g.ahead = float64(s.within.Microseconds()) * g.Leak
-			g.Room = min(g.Capacity, g.ahead+in.Cost)
+			g.Room = min(g.Ceiling(), g.ahead+in.Cost)
 		}
 	}
 	s.arrange(groups)
@@ -350,7 +355,7 @@ func (g *group) share(i int, in *Request, source Source) Result {
 func (g *group) refused(i int, in *Request, source Source) Result {
 	q, o, need := g.Query, g.Outcome, g.Needs[i]
 	o.View = g.Views[i]
-	q.Room = min(q.Capacity, g.ahead+in.Cost)
+	q.Room = min(q.Ceiling(), g.ahead+in.Cost)
 	if o.Granted == 0 && !o.Blocked && algorithm.Fit(q.Room, o.View.Level(&q.Rules, o.UpdatedAt), need) >= 1 {
 		o.Granted = 1 // this request alone
 	}

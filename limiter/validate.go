@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -128,3 +129,15 @@ func validateCost(readable bool, cost, burst float64) error {
 // leastCost returns the smallest cost: a billionth of the burst, which rounding cannot
 // lose. Above a billion, whole units are still exact.
 func leastCost(burst float64) float64 { return min(1, 1e-9*burst) }
+
+// millionths returns a Request's Floor as a store.Query has it.
+func millionths(floor float64) (int64, error) {
+	if floor == 0 {
+		return 0, nil
+	}
+	n := math.RoundToEven(floor * 1e6)
+	if !(floor >= 0 && n < 1e6) {
+		return 0, store.Invalid("Floor", strconv.FormatFloat(floor, 'g', -1, 64), "must be from 0 to 0.999999, the share of the burst that stays free")
+	}
+	return int64(n), nil
+}

@@ -168,7 +168,7 @@ func (e *engine) reuse(s *set, g *group) (ok bool) {
 	if g.Outcome.Blocked || g.Outcome.IsBlocked() {
 		return false
 	}
-	last := time.Now().Add(occupies(&g.Query, g.Capacity-g.Units))
+	last := time.Now().Add(occupies(&g.Query, g.Ceiling()-g.Units))
 	if !s.by.IsZero() {
 		by := s.by
 		if n := len(g.Needs); n > 1 { // for the last of the group's requests

@@ -14,7 +14,8 @@
 --   gone    = width_bucket(at - period, entries), a binary search
 --   base    = the running total before the first entry in the window
 --   used    = total - base, where total is the running total after the last entry
---   granted = LEAST(count, floor((capacity - used) / cost)), at least 0
+--   granted = LEAST(count, floor((room - used) / cost)), at least 0
+-- room is the capacity, or less if a part of it must stay free.
 -- Above 16 times the capacity the running totals restart from zero, to keep their
 -- last digits. keep_us is the longest period of any request since the row was made;
 -- an entry may count for that long.
@@ -26,14 +27,15 @@
 -- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 -- the key is blocked. The entries do not change.
 INSERT INTO pglimit_sliding_window_log
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
-       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}'
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}'
                ELSE ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
-       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}' ELSE ARRAY[0::float8] END,
-       0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
-           sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}' ELSE ARRAY[0::float8] END,
+       0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint,
+           sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) - sqlc.arg(floor)::bigint,
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
@@ -45,14 +47,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
      gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
      updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT CASE WHEN pglimit_sliding_window_log.blocked_until_us > u.at THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base)) / EXCLUDED.cost))) END,
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (pglimit_sliding_window_log.total - u.base)) / EXCLUDED.cost))) END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, pglimit_sliding_window_log.entries[u.gone + 1 :]), u.at)
                    ELSE pglimit_sliding_window_log.entries END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, pglimit_sliding_window_log.totals[u.gone + 1 :]),
                        pglimit_sliding_window_log.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE pglimit_sliding_window_log.totals END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE pglimit_sliding_window_log.base END,
            CASE WHEN u.adds THEN pglimit_sliding_window_log.total - CASE WHEN u.large THEN u.base ELSE 0 END
-                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base)) / EXCLUDED.cost))
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (pglimit_sliding_window_log.total - u.base)) / EXCLUDED.cost))
                    ELSE pglimit_sliding_window_log.total END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN pglimit_sliding_window_log.gap - u.gone ELSE pglimit_sliding_window_log.gap END,
@@ -64,25 +66,24 @@ ON CONFLICT (policy, key) DO UPDATE SET
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE pglimit_sliding_window_log.recent_entries END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE pglimit_sliding_window_log.recent_totals END,
            u.at,
-           CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_log.blocked_until_us <= u.at
-                   AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
-                   ELSE pglimit_sliding_window_log.blocked_until_us END,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_log.blocked_until_us <= u.at AND u.room - (pglimit_sliding_window_log.total - u.base) < EXCLUDED.cost
+                   THEN u.at - EXCLUDED.blocked_until_us ELSE pglimit_sliding_window_log.blocked_until_us END,
            CASE WHEN pglimit_sliding_window_log.blocked_until_us > u.at THEN pglimit_sliding_window_log.decided_at_us ELSE u.at END
-    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                  CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap,
                                  pglimit_sliding_window_log.taken, pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.older_totals,
                           CASE WHEN u.deep THEN pglimit_sliding_window_log.middle_entries END, CASE WHEN u.deep THEN pglimit_sliding_window_log.middle_totals END,
                               pglimit_sliding_window_log.recent_entries, pglimit_sliding_window_log.recent_totals, u.deep)::pglimit_log,
                       pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                        CASE WHEN u.adds AND (u.gone >= pglimit_sliding_window_log.gap OR u.large
                                    OR pg_catalog.cardinality(pglimit_sliding_window_log.entries) - u.gone >= 2 * pglimit_log_step())
                                THEN (u.large OR pg_catalog.cardinality(pglimit_sliding_window_log.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                             OR u.gone >= pglimit_sliding_window_log.gap AND (GREATEST(pglimit_sliding_window_log.taken,
                                         pg_catalog.width_bucket(u.at - EXCLUDED.period_us, pglimit_sliding_window_log.older_entries))
                                     < pg_catalog.cardinality(pglimit_sliding_window_log.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                FROM (SELECT u.at, u.gone, u.base, pglimit_sliding_window_log.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8
-                        AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base) >= EXCLUDED.cost AS adds,
+                FROM (SELECT u.at, u.gone, u.base, u.room, pglimit_sliding_window_log.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8
+                        AND u.room - (pglimit_sliding_window_log.total - u.base) >= EXCLUDED.cost AS adds,
                         pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
                       FROM (SELECT u.at, u.gone, GREATEST(pglimit_sliding_window_log.base,
                                   coalesce(CASE WHEN u.gone >= pglimit_sliding_window_log.gap
@@ -94,23 +95,24 @@ ON CONFLICT (policy, key) DO UPDATE SET
                                                       pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
                                                           pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries,
                                                           pglimit_sliding_window_log.recent_entries)) + 1]) ELSE pglimit_sliding_window_log.totals[u.gone + 1] END,
-                                      pglimit_sliding_window_log.total)) AS base
+                                      pglimit_sliding_window_log.total)) AS base, CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
           FROM (SELECT GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       pglimit_sliding_window_log.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us)
 RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)::float8 AS level,
     coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)
+       (CASE WHEN sqlc.arg(room)::float8 - (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)
                    >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted) THEN 0
             ELSE coalesce(pglimit_log_frees(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap,
-                        pglimit_sliding_window_log.total, pglimit_sliding_window_log.capacity,
+                        pglimit_sliding_window_log.total, sqlc.arg(room)::float8,
                         LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)),
                     pglimit_log_frees(pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
                             pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries, pglimit_sliding_window_log.recent_entries),
                         pglimit_log_whole(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
                             pglimit_sliding_window_log.older_totals, pglimit_sliding_window_log.middle_totals, pglimit_sliding_window_log.recent_totals), NULL,
-                        pglimit_sliding_window_log.total, pglimit_sliding_window_log.capacity,
+                        pglimit_sliding_window_log.total, sqlc.arg(room)::float8,
                         LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8
                             - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))) END)::bigint AS frees_at_us,
        pglimit_sliding_window_log.updated_at_us, pglimit_sliding_window_log.blocked_until_us;
@@ -119,8 +121,8 @@ RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total 
 -- SlidingWindowLogTakeMany does what SlidingWindowLogTake does for many keys, each listed at most
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
--- some are granted, block_for_us starts a block too. The order of the rows returned
--- is undefined. Each array but keys has an element for each key, or one for all keys.
+-- some are granted, block_for_us starts a block too. A row's floor is the part of the
+-- capacity that must stay free, in millionths. The order of the rows returned is undefined. Each array but keys has an element for each key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in SlidingWindowLogTake. If a row stays locked for longer than lock_timeout,
@@ -135,16 +137,17 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(counts)::float8[])[1] AS count,
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(periods_us)::bigint[])[1] AS period_us,
+             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
-       a.now_us, -a.block_for_us,
+       a.now_us, a.now_us - a.floor, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -152,15 +155,18 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
+                         / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
                       pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
+                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
@@ -169,12 +175,13 @@ ON CONFLICT (policy, key) DO UPDATE SET
     (granted, entries, totals, base, total, seen,
      gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
      updated_at_us, blocked_until_us, decided_at_us) = (
-    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost))) END,
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
-           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
-                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost)) ELSE t.total END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+                   ELSE t.total END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
@@ -185,36 +192,42 @@ ON CONFLICT (policy, key) DO UPDATE SET
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
            u.at,
-           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((u.room - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
                    THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
-           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
-    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us) END
+    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                  CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
                           CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
                       pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                        CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
                                THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                             OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
                                     < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
                         t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
                       FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
                                           THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
                                               (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
-                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
+                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
 RETURNING t.policy, t.key, t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN t.capacity - (t.total - t.seen) >= t.cost THEN 0
-            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, t.capacity, t.cost),
+       (CASE WHEN (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8) - (t.total - t.seen) >= t.cost THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total,
+                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
-                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, t.capacity,
-                        t.cost)) END)::bigint AS frees_at_us,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total,
+                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost)) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogTakeAll :many
@@ -235,16 +248,17 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(counts)::float8[])[1] AS count,
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(periods_us)::bigint[])[1] AS period_us,
+             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
-       a.now_us, -a.block_for_us,
+       a.now_us, a.now_us - a.floor, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -252,15 +266,18 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
+             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor(coalesce(r.capacity, c.capacity) / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
+                         / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
                       pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
+                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
@@ -269,12 +286,13 @@ ON CONFLICT (policy, key) DO UPDATE SET
     (granted, entries, totals, base, total, seen,
      gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
      updated_at_us, blocked_until_us, decided_at_us) = (
-    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost))) END,
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
-           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
-                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost)) ELSE t.total END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+                   ELSE t.total END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
@@ -285,26 +303,28 @@ ON CONFLICT (policy, key) DO UPDATE SET
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
            u.at,
-           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((u.room - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
                    THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
-           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
-    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us) END
+    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                  CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
                           CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
                       pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                        CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
                                THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                             OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
                                     < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
                         t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
                       FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
                                           THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
                                               (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
-                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
+                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
@@ -312,11 +332,15 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, (t.total - t.seen)::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN t.capacity - (t.total - t.seen) >= t.cost THEN 0
-            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, t.capacity, t.cost),
+       (CASE WHEN (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8) - (t.total - t.seen) >= t.cost THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total,
+                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
-                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, t.capacity,
-                        t.cost)) END)::bigint AS frees_at_us,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total,
+                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost)) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogReserve :one
@@ -334,14 +358,15 @@ RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
 -- Denied: as in SlidingWindowLogTake; no reservation is made.
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
-       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}'
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}'
                ELSE ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
-       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}' ELSE ARRAY[0::float8] END,
-       0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
-           sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}' ELSE ARRAY[0::float8] END,
+       0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint,
+           sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) - sqlc.arg(floor)::bigint,
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
@@ -356,12 +381,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
     (granted, entries, totals, base, total, seen,
      gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
      updated_at_us, blocked_until_us, decided_at_us) = (
-    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost))) END,
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
-           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
-                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost)) ELSE t.total END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+                   ELSE t.total END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
@@ -372,36 +397,38 @@ ON CONFLICT (policy, key) DO UPDATE SET
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
            u.at,
-           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND EXCLUDED.capacity - (t.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND u.room - (t.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
                    ELSE t.blocked_until_us END,
            CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
-    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                  CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
                           CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
                       pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                        CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
                                THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                             OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
                                     < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
                         t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
                       FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
                                           THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
                                               (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
-                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
+                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
 RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN t.capacity - (t.total - t.seen) >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) THEN 0
-            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, t.capacity,
+       (CASE WHEN sqlc.arg(room)::float8 - (t.total - t.seen) >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(room)::float8,
                         LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
-                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, t.capacity,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(room)::float8,
                         LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 ), reservation AS (
@@ -727,10 +754,10 @@ FROM c LEFT JOIN back AS t ON true;
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
        coalesce(max((t.total - u.base)), 0)::float8 AS level,
        coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
-       coalesce(max(CASE WHEN sqlc.arg(capacity)::float8 - (t.total - u.base) >= sqlc.arg(unit)::float8 THEN 0
-            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(capacity)::float8, sqlc.arg(unit)::float8),
+       coalesce(max(CASE WHEN sqlc.arg(room)::float8 - (t.total - u.base) >= sqlc.arg(unit)::float8 THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(room)::float8, sqlc.arg(unit)::float8),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
-                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(capacity)::float8,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(room)::float8,
                         sqlc.arg(unit)::float8)) END), 0)::bigint AS frees_at_us,
        coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_sliding_window_log AS t, LATERAL (SELECT u.at, u.gone,
@@ -868,10 +895,10 @@ FROM (
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
        coalesce(max((t.total - u.base)), 0)::float8 AS level,
        coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
-       coalesce(max(CASE WHEN sqlc.arg(capacity)::float8 - (t.total - u.base) >= sqlc.arg(unit)::float8 THEN 0
-            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(capacity)::float8, sqlc.arg(unit)::float8),
+       coalesce(max(CASE WHEN sqlc.arg(room)::float8 - (t.total - u.base) >= sqlc.arg(unit)::float8 THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(room)::float8, sqlc.arg(unit)::float8),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
-                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(capacity)::float8,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(room)::float8,
                         sqlc.arg(unit)::float8)) END), 0)::bigint AS frees_at_us,
        coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
 FROM pglimit_sliding_window_log AS t, LATERAL (SELECT u.at, u.gone,

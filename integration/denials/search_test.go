@@ -22,7 +22,7 @@ func TestDenyCacheChangesNoDecision(t *testing.T) {
 	pool := testworld.NewPool(t)
 	d := search.Draw{Equal: true, Coarse: true, OnePlan: true, Names: 1, Keys: 1, Forward: true, Retries: true,
 		Operations: search.Simple + " refund refund allow allow allow allow allow allow allow allow"}
-	testworld.Search(t, d, 30, func(t *testing.T) func(*search.History) search.Subject {
+	testworld.Search(t, d, 50, func(t *testing.T) func(*search.History) search.Subject {
 		var answered atomic.Int64
 		t.Cleanup(func() {
 			if answered.Load() < 20 {

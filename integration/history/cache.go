@@ -11,8 +11,8 @@ import (
 )
 
 // checkCached checks the answers that a process gave from memory. They take no part in the
-// order of the others. Each repeats a denial of its own process, of an equal policy and at
-// most the same cost:
+// order of the others. Each repeats a denial of its own process, of an equal policy, at most
+// the same cost and at most the same floor:
 //
 //   - The denial was asked for before this answer came, at most DenyCacheTTL and less than
 //     its RetryAfter ago, by the clock.
@@ -49,7 +49,7 @@ type denial struct {
 // requests returns the requests of a record.
 func requests(r *record) (all []asked) {
 	if r.Op.Verb != model.AllowAll {
-		return []asked{{model.Request{Key: r.Op.Key, Policy: r.Op.Policy, Units: r.Op.Units}, r.Out.Result}}
+		return []asked{{model.Request{Key: r.Op.Key, Policy: r.Op.Policy, Units: r.Op.Units, Floor: r.Op.Floor}, r.Out.Result}}
 	}
 	needs := map[int]float64{}
 	for j, q := range r.Op.Requests {
@@ -81,8 +81,8 @@ func denials(all []record) (found []denial) {
 // answers reports whether d explains the answer to a request of r.
 func (d denial) answers(r *record, a asked, all []record) bool {
 	since := a.At.Sub(d.At)
-	if d.Process != r.Process || d.Key != a.Key || d.Request.Policy != a.Request.Policy || d.Call > r.Return || a.Units < d.Units ||
-		a.Request.Policy.Algorithm == limiter.SlidingWindowLog && a.Units != d.Units || a.Request.Policy.Calendar != "" ||
+	if d.Process != r.Process || d.Key != a.Key || d.Request.Policy != a.Request.Policy || d.Call > r.Return || a.Units < d.Units || a.Floor < d.Floor ||
+		a.Request.Policy.Algorithm == limiter.SlidingWindowLog && (a.Units != d.Units || a.Floor != d.Floor) || a.Request.Policy.Calendar != "" ||
 		since < 0 || since >= cacheFor || since >= d.RetryAfter || !slices.Contains(r.Op.Clocks, a.At.UnixMicro()) {
 		return false
 	}
@@ -95,7 +95,7 @@ func (d denial) answers(r *record, a asked, all []record) bool {
 	if want.RetryAfter != limiter.Never {
 		want.RetryAfter -= since
 	}
-	if a.Units > d.Units { // it waits for more, or for ever
+	if a.Units > d.Units || a.Floor > d.Floor { // it waits for more, or for ever
 		if a.RetryAfter < want.RetryAfter {
 			return false
 		}

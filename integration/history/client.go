@@ -115,6 +115,10 @@ func (c *client) draw(inTx bool) model.Op {
 	}
 	op.Verb = verbs[c.rand.IntN(len(verbs))]
 	c.fill(&op)
+	switch op.Verb {
+	case model.Allow, model.Wait, model.Reserve:
+		op.Floor = c.floor()
+	}
 	return op
 }
 
@@ -192,6 +196,9 @@ func (c *client) fillReserve(op *model.Op, queue bool) {
 	}
 }
 
+// floor draws a share of the burst that a request leaves to others.
+func (c *client) floor() float64 { return []float64{0, 0, 0, 0, 0, 0.25, 0.5}[c.rand.IntN(7)] }
+
 // fillAll draws the requests of an AllowAll. Where reservations expire it has only one: a
 // denied AllowAll gives them back and is tried again in many statements.
 func (c *client) fillAll(op *model.Op) {
@@ -200,8 +207,12 @@ func (c *client) fillAll(op *model.Op) {
 		if c.expires {
 			requests = 1
 		}
+		floor := c.floor() // one for all requests of a key
+		if op.InTx && floor > 0 {
+			requests = 1 // a sum that can never fit would lock no row
+		}
 		for range requests {
-			op.Requests = append(op.Requests, model.Request{Key: i, Policy: c.plans[i][0], Units: float64(1 + c.rand.IntN(2))})
+			op.Requests = append(op.Requests, model.Request{Key: i, Policy: c.plans[i][0], Units: float64(1 + c.rand.IntN(2)), Floor: floor})
 		}
 	}
 	c.rand.Shuffle(len(op.Requests), func(i, j int) { op.Requests[i], op.Requests[j] = op.Requests[j], op.Requests[i] })
@@ -210,6 +221,7 @@ func (c *client) fillAll(op *model.Op) {
 // send makes a call of l.
 func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o model.Out, err error) {
 	call := verbs.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond}
+	call.Floor = op.Floor
 	switch op.Verb {
 	case model.Wait:
 		ctx, cancel := context.WithTimeout(ctx, patience)
@@ -220,7 +232,7 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 		call.ID = c.board.posted()[op.Held-1]
 	case model.AllowAll:
 		for _, q := range op.Requests {
-			call.Requests = append(call.Requests, q.Policy.Request(c.scene.name, q.Units))
+			call.Requests = append(call.Requests, limiter.Request{Policy: q.Policy, Key: c.scene.name, Cost: q.Units, Floor: q.Floor})
 		}
 	}
 	if op.Idem != 0 {

@@ -119,6 +119,9 @@ func (s summary) add(all []record) {
 		for _, step := range r.Op.Steps {
 			s["Tx "+string(step.Verb)]++
 		}
+		if r.Op.Floor > 0 {
+			s["with a floor"]++
+		}
 		if r.Out.Lost {
 			s["lost answers"]++
 		}

@@ -77,7 +77,8 @@ func (a *arguments) addIf(set bool, name string, value any) {
 
 // text returns the call of a verb's function, with only those arguments that the policy
 // sets.
-func (f *Functions) text(op string, p limiter.Policy, key string, cost, ttl float64, estimate bool) (string, []any) {
+func (f *Functions) text(op string, in limiter.Request, ttl float64) (string, []any) {
+	p, key, cost := in.Policy, in.Key, in.Cost
 	now, function, a := f.at(), op, new(arguments)
 	switch {
 	case f.ByName:
@@ -97,7 +98,8 @@ func (f *Functions) text(op string, p limiter.Policy, key string, cost, ttl floa
 	default:
 		a.addIf(op != "usage", "cost", cost)
 		a.addIf(ttl != 0, "ttl_s", ttl)
-		a.addIf(estimate, "estimate", true)
+		a.addIf(in.Estimate, "estimate", true)
+		a.addIf(in.Floor != 0, "floor", in.Floor)
 		if !f.ByName {
 			f.numbers(a, p, now)
 		}
@@ -124,10 +126,14 @@ func (f *Functions) numbers(a *arguments, p limiter.Policy, now *time.Time) {
 
 // Call makes the call of a verb's function, as the methods do. Some return nothing.
 func (f *Functions) Call(ctx context.Context, op string, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return f.call(ctx, op, p.Request(key, cost))
+}
+
+func (f *Functions) call(ctx context.Context, op string, in limiter.Request) (limiter.Result, error) {
 	if f.Store != nil {
-		f.Store(p)
+		f.Store(in.Policy)
 	}
-	sql, args := f.text(op, p, key, cost, 0, false)
+	sql, args := f.text(op, in, 0)
 	if op == "block" || op == "unblock" || op == "reset" {
 		return limiter.Result{}, f.void(ctx, sql, args...)
 	}
@@ -142,6 +148,14 @@ func (f *Functions) void(ctx context.Context, sql string, args ...any) error {
 
 func (f *Functions) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	return f.Call(ctx, "allow", p, key, n)
+}
+
+// Do has no function under an IdempotencyKey.
+func (f *Functions) Do(ctx context.Context, in limiter.Request) (limiter.Result, error) {
+	if in.IdempotencyKey != "" {
+		return f.Limiter.Do(ctx, in)
+	}
+	return f.call(ctx, "allow", in)
 }
 
 func (f *Functions) AllowUpTo(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
@@ -187,7 +201,7 @@ func (f *Functions) reserve(ctx context.Context, op string, in limiter.Request, 
 	if f.Store != nil {
 		f.Store(in.Policy)
 	}
-	sql, args := f.text(op, in.Policy, in.Key, in.Cost, ttl.Seconds(), in.Estimate)
+	sql, args := f.text(op, in, ttl.Seconds())
 	r, err := row[struct {
 		functionRow
 		ID      *string
@@ -210,7 +224,7 @@ func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u 
 	if f.Store != nil {
 		f.Store(p)
 	}
-	sql, args := f.text("usage", p, key, 0, 0, false)
+	sql, args := f.text("usage", p.Request(key, 0), 0)
 	r, err := row[struct {
 		functionRow
 		Spent, Reserved float64
@@ -228,7 +242,7 @@ func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u 
 func (f *Functions) AllowAll(ctx context.Context, requests ...limiter.Request) (all limiter.Results, err error) {
 	policies, keys := map[string]limiter.Policy{}, map[[2]string]bool{}
 	var names, of []string
-	var costs []float64
+	var costs, floors []float64
 	for _, in := range requests {
 		p, known := policies[in.Policy.Name]
 		if k := [2]string{in.Policy.Name, in.Key}; !f.ByName || known && p != in.Policy || keys[k] {
@@ -237,6 +251,7 @@ func (f *Functions) AllowAll(ctx context.Context, requests ...limiter.Request) (
 			policies[in.Policy.Name], keys[k] = in.Policy, true
 		}
 		names, of, costs = append(names, in.Policy.Name), append(of, in.Key), append(costs, in.Cost)
+		floors = append(floors, in.Floor)
 	}
 	for _, p := range policies {
 		f.Store(p)
@@ -250,7 +265,7 @@ func (f *Functions) AllowAll(ctx context.Context, requests ...limiter.Request) (
 	}
 	rows, err := f.Q.Query(ctx, `SELECT a.allowed, a.retry_after_s, a.delay_s, a.denied_by, coalesce(r.allowed, false), coalesce(r.granted, 0), coalesce(r.remaining, 0), coalesce(r.level, 0),
 		r.retry_after_s, r.reset_after_s, r.delay_s, r.reason, coalesce(r.shadowed, false)
-		FROM pglimit.allow_all($1, $2, $3, $4) AS a, unnest(a.requests) AS r`, names, of, costs, f.at())
+		FROM pglimit.allow_all($1, $2, $3, $4, $5) AS a, unnest(a.requests) AS r`, names, of, costs, f.at(), floors)
 	if err != nil {
 		return all, kindOf(err)
 	}

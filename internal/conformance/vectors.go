@@ -34,6 +34,7 @@ type Step struct {
 	Op    string         `json:"op"`
 	Key   string         `json:"key"`
 	Cost  float64        `json:"cost"`
+	Floor float64        `json:"floor"` // of allow and allow_all
 	Times int            `json:"times"`
 	Of    int            `json:"of"`
 	Want  map[string]any `json:"want"`
@@ -101,9 +102,9 @@ func (s *Step) do(ctx context.Context, l verbs.Limiter, p limiter.Policy, answer
 	key, cost := s.Key, s.Cost
 	switch s.Op {
 	case "allow":
-		return l.AllowN(ctx, p, key, cost)
+		return l.Do(ctx, limiter.Request{Policy: p, Key: key, Cost: cost, Floor: s.Floor})
 	case "allow_all": // with another key
-		all, err := l.AllowAll(ctx, p.Request(key, cost), p.Request(key+" too", cost))
+		all, err := l.AllowAll(ctx, limiter.Request{Policy: p, Key: key, Cost: cost, Floor: s.Floor}, p.Request(key+" too", cost))
 		if err != nil {
 			return limiter.Result{}, err
 		}

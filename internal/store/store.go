@@ -24,7 +24,9 @@ type Query struct {
 	// RetryAfter is the time until Unit more units fit, or the rest of Units if that is
 	// less.
 	Unit float64
-	// Room is the largest level after the request: the capacity, or less if a queue's
+	// Floor is the part of the capacity that must be free after the request, in millionths.
+	Floor int64
+	// Room is the largest level after the request: the Ceiling, or less if a queue's
 	// turn has to come in time.
 	Room float64
 
@@ -52,11 +54,20 @@ const (
 // Rest returns the units that RetryAfter waits for after granted units were granted.
 func (q *Query) Rest(granted float64) float64 { return min(q.Unit, q.Units-granted) }
 
-// Possible reports whether an empty key could grant the request.
-func (q *Query) Possible() bool { return algorithm.Fit(q.Capacity, 0, q.Cost) >= 1 }
+// Ceiling returns the capacity without what the Floor keeps free. The statements for many
+// keys and the SQL functions compute it alike, to the last bit.
+func (q *Query) Ceiling() float64 { return Ceiling(q.Capacity, q.Floor) }
 
-// Hurried reports whether Room is less than the capacity.
-func (q *Query) Hurried() bool { return q.Room < q.Capacity }
+// Ceiling is Query.Ceiling.
+func Ceiling(capacity float64, floor int64) float64 {
+	return capacity - float64(capacity*float64(floor))/1e6
+}
+
+// Possible reports whether an empty key could grant the request.
+func (q *Query) Possible() bool { return algorithm.Fit(q.Ceiling(), 0, q.Cost) >= 1 }
+
+// Hurried reports whether Room is less than the Ceiling.
+func (q *Query) Hurried() bool { return q.Room < q.Ceiling() }
 
 // Outcome is a store's answer: the row after the decision. Times are Unix microseconds.
 type Outcome struct {

@@ -78,8 +78,8 @@ BEGIN
             verb text, algorithm text, statement text, clocked bool, again bool, shadow bool, counts bool,
             -- what is requested: units in all, count times cost; unit more have to fit for a next one
             policy text, key text, units float8, cost float8, count float8, unit float8, now_us bigint,
-            -- the policy, compiled; the capacity is the burst with a slack for rounding
-            limit_units float8, burst float8, capacity float8, room float8, leak float8, tick_us bigint,
+            -- the policy, compiled; the capacity is the burst with a slack for rounding, of which millionths stay free, and the room is the rest
+            limit_units float8, burst float8, capacity float8, floor bigint, room float8, leak float8, tick_us bigint,
             -- for how long: a window, or when it ends if that is known; a block, and until the janitor looks at the row
             period_us bigint, aligned bool, turn_us bigint, block_for_us bigint, lifetime_us bigint,
             -- a block's length and the denial that begins it, and the end of the block to lift
@@ -488,10 +488,12 @@ CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name te
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
     aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, shadow bool DEFAULT NULL, now timestamptz DEFAULT NULL,
     ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, unlimited bool DEFAULT NULL, count_denials bool DEFAULT NULL,
-    blocked_until timestamptz DEFAULT NULL, lease float8 DEFAULT NULL) RETURNS pglimit._request
+    blocked_until timestamptz DEFAULT NULL, lease float8 DEFAULT NULL, floor float8 DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     capacity float8;
+    room float8;
+    millionths bigint; -- of the floor
     period_us bigint;
     tick_us bigint;
     leak float8;
@@ -640,6 +642,20 @@ BEGIN
         lifetime_us := period_us;
     END IF;
 
+    -- What must stay free. Its denial begins no block.
+    room := capacity;
+    IF floor <> 0::float8 THEN
+        IF (floor > 0::float8 AND round(floor * 1e6::float8) < 1e6::float8) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('floor', floor::text, 'must be from 0 to 0.999999, the share of the burst that stays free', 'Write 0.2 to leave a fifth to others.');
+        END IF;
+        millionths := round(floor * 1e6::float8);
+        IF millionths > 0 THEN
+            room := capacity - capacity * millionths::float8 / 1000000::float8;
+            lifetime_us := GREATEST(lifetime_us, block_us);
+            block_us := NULL;
+        END IF;
+    END IF;
+
     -- What is requested, and the statement that does it.
     units := cost;
     unit := cost;
@@ -658,13 +674,13 @@ BEGIN
         blocked_until_us := CASE WHEN blocked_until = 'infinity'::timestamptz THEN 9223372036854775807 ELSE pglimit._us(blocked_until) END;
     ELSIF verb IN ('check', 'charge', 'refund') THEN
         statement := verb;
-    ELSIF floor(capacity / cost) < 1::float8 THEN
+    ELSIF floor(room / cost) < 1::float8 THEN
         statement := 'check'; -- What can never fit is not tried: reading tells how the key stands.
     END IF;
     RETURN (
         verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, coalesce(shadow, false), count_denials, -- verb, algorithm, statement, clocked, again, shadow, counts
         name, key, units, cost, coalesce(count, 1), unit, coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint), -- policy, key, units, cost, count, unit, now_us
-        limit_units, burst, capacity, capacity, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, room, leak, tick_us
+        limit_units, burst, capacity, coalesce(millionths, 0), room, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, floor, room, leak, tick_us
         period_us, CASE WHEN turn_us IS NULL THEN coalesce(aligned, false) END, turn_us, coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, turn_us, block_for_us, lifetime_us
         NULL, NULL, NULL, -- for_us, denied_at_us, until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reservations, reserved, units_before, expires_at_us, changes, freed, at_us
@@ -836,8 +852,8 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_leaky_bucket
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
                request.capacity::float8, request.leak::float8, request.tick_us::bigint,
                    request.now_us,
                    request.now_us,
@@ -846,13 +862,13 @@ BEGIN
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
             granted = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
                                     - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
                                             / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             level = GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
                         / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
                     + EXCLUDED.cost * CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
                                             - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
                                                     / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
@@ -862,7 +878,7 @@ BEGIN
                     * EXCLUDED.tick_us END,
             updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket.blocked_until_us <= GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - GREATEST(0, pglimit_leaky_bucket.level
+                    AND request.room::float8 - GREATEST(0, pglimit_leaky_bucket.level
                         - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
                     < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END,
             decided_at_us = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_leaky_bucket.decided_at_us
@@ -1135,26 +1151,26 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_token_bucket
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
                request.capacity::float8, request.leak::float8, request.now_us,
                -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
                                     - (pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
                                         * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             level = GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
                     * EXCLUDED.leak)
                     + EXCLUDED.cost * CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
                                             - (pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
                                                     - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
             updated_at_us = GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_token_bucket.blocked_until_us <= GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - GREATEST(0, pglimit_token_bucket.level
+                    AND request.room::float8 - GREATEST(0, pglimit_token_bucket.level
                         - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
                     THEN GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_token_bucket.blocked_until_us END,
             decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_token_bucket.decided_at_us
@@ -1301,9 +1317,9 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_fixed_window
                (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
-               CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN 0
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)), request.capacity::float8,
+               CASE WHEN request.count::float8 = 0::float8 OR request.room::float8 < request.cost::float8 THEN 0
                     ELSE request.now_us
                         / CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END * CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END
                         + request.period_us::bigint END, CASE WHEN NOT request.aligned::bool THEN 1 ELSE 0 END,
@@ -1313,20 +1329,20 @@ BEGIN
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
                                     - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END) / EXCLUDED.cost))) END,
             level = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
                     AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 THEN EXCLUDED.level
                          ELSE pglimit_fixed_window.level + EXCLUDED.cost * CASE WHEN pglimit_fixed_window.blocked_until_us
                                  > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                                 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
+                                 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8 - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
             ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
                     AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
                     THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us)
                     ELSE pglimit_fixed_window.ends_at_us END,
             updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
+                    AND request.room::float8 - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
                     THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END,
             decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_fixed_window.decided_at_us
                     ELSE GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) END
@@ -1470,9 +1486,8 @@ BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_sliding_window_counter
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), 0, request.capacity::float8,
-                request.period_us::bigint,
+        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+                request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)), 0, request.capacity::float8, request.period_us::bigint,
                (request.now_us / request.period_us::bigint + 1)
                    * request.period_us::bigint, request.now_us,
                    -(request.block_for_us::bigint),
@@ -1480,7 +1495,7 @@ BEGIN
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
                                     - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
                                         THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
                                             pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
@@ -1490,8 +1505,8 @@ BEGIN
                                             - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
                                         / pglimit_sliding_window_counter.period_us::float8 END) / EXCLUDED.cost))) END,
             current = CASE WHEN pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE
-                        WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                    AND EXCLUDED.granted > 0::float8 AND request.room::float8
+                    - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
                         THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
                             pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
                         / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
@@ -1503,7 +1518,7 @@ BEGIN
                         THEN pglimit_sliding_window_counter.current * GREATEST(0,
                             pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
                             - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 ELSE 0 END
-                    + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                    + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((request.room::float8
                                 - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
                                     THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
                                         pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
@@ -1514,7 +1529,7 @@ BEGIN
                             / EXCLUDED.cost)) ELSE pglimit_sliding_window_counter.current END,
             previous = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
                     AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+                    AND request.room::float8 - pglimit_sliding_window_counter.current
                     * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
                         - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
                     THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
@@ -1522,13 +1537,13 @@ BEGIN
                         THEN pglimit_sliding_window_counter.current ELSE 0 END ELSE pglimit_sliding_window_counter.previous END,
             period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
                     AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+                    AND request.room::float8 - pglimit_sliding_window_counter.current
                     * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
                         - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
                     THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END,
             ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
                     AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+                    AND request.room::float8 - pglimit_sliding_window_counter.current
                     * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
                         - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
                     THEN (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us
@@ -1536,7 +1551,7 @@ BEGIN
             updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_counter.blocked_until_us
                     <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                    AND request.room::float8 - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
                         THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
                             pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
                         / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
@@ -1771,14 +1786,14 @@ BEGIN
                  gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
                  updated_at_us, blocked_until_us, decided_at_us) = (
                 SELECT CASE WHEN t.blocked_until_us > u.at THEN -1
-                        ELSE GREATEST(0, LEAST((LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8))), floor((request.capacity::float8 - (t.total - u.base)) / request.cost::float8))) END,
+                        ELSE GREATEST(0, LEAST((LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8))), floor((u.room - (t.total - u.base)) / request.cost::float8))) END,
                        CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at)
                                ELSE t.entries END,
                        CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]),
                                    t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
                        CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
                        CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
-                               + request.cost::float8 * LEAST((LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8))), floor((request.capacity::float8 - (t.total - u.base)) / request.cost::float8))
+                               + request.cost::float8 * LEAST((LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8))), floor((u.room - (t.total - u.base)) / request.cost::float8))
                                ELSE t.total END,
                        CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
                        CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
@@ -1790,25 +1805,24 @@ BEGIN
                        CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
                        CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
                        u.at,
-                       CASE WHEN (-(request.block_for_us::bigint)) < 0 AND t.blocked_until_us <= u.at
-                               AND request.capacity::float8 - (t.total - u.base) < request.cost::float8 THEN u.at - (-(request.block_for_us::bigint))
-                               ELSE t.blocked_until_us END,
+                       CASE WHEN (-(request.block_for_us::bigint)) < 0 AND t.blocked_until_us <= u.at AND u.room - (t.total - u.base) < request.cost::float8
+                               THEN u.at - (-(request.block_for_us::bigint)) ELSE t.blocked_until_us END,
                        CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
-                FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                              CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap,
                                              t.taken, t.older_entries, t.older_totals,
                                       CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END,
                                           t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
                                   pglimit_log_step(), u.gone, u.at - request.period_us::bigint, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-                      FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                      FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
                                    CASE WHEN u.adds AND (u.gone >= t.gap OR u.large
                                                OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
                                            THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                                         OR u.gone >= t.gap AND (GREATEST(t.taken,
                                                     pg_catalog.width_bucket(u.at - request.period_us::bigint, t.older_entries))
                                                 < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                            FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND (LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8))) > 0::float8
-                                    AND request.capacity::float8 - (t.total - u.base) >= request.cost::float8 AS adds,
+                            FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND (LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8))) > 0::float8
+                                    AND u.room - (t.total - u.base) >= request.cost::float8 AS adds,
                                     t.total > LEAST(16::float8 * request.capacity::float8, 9007199254740992::float8 - request.capacity::float8) AS large
                                   FROM (SELECT u.at, u.gone, GREATEST(t.base,
                                               coalesce(CASE WHEN u.gone >= t.gap
@@ -1820,7 +1834,8 @@ BEGIN
                                                                   pglimit_log_whole(t.entries, t.gap, t.taken,
                                                                       t.older_entries, t.middle_entries,
                                                                       t.recent_entries)) + 1]) ELSE t.totals[u.gone + 1] END,
-                                                  t.total)) AS base
+                                                  t.total)) AS base, CASE WHEN request.now_us = (request.now_us - request.floor::bigint) THEN request.capacity::float8
+                                              ELSE request.capacity::float8 - request.capacity::float8 * (request.now_us - (request.now_us - request.floor::bigint))::float8 / 1000000::float8 END AS room
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               pg_catalog.width_bucket(GREATEST(t.updated_at_us, request.now_us) - request.period_us::bigint,
                                   t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
@@ -1828,45 +1843,46 @@ BEGIN
             WHERE t.policy = request.policy AND t.key = request.key
             RETURNING t.granted, (t.total - t.seen)::float8 AS level,
                 coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   (CASE WHEN t.capacity - (t.total - t.seen)
+                   (CASE WHEN request.room::float8 - (t.total - t.seen)
                                >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted) THEN 0
                         ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap,
-                                    t.total, t.capacity,
+                                    t.total, request.room::float8,
                                     LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)),
                                 pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken,
                                         t.older_entries, t.middle_entries, t.recent_entries),
                                     pglimit_log_whole(t.totals, t.gap, t.taken,
                                         t.older_totals, t.middle_totals, t.recent_totals), NULL,
-                                    t.total, t.capacity,
+                                    t.total, request.room::float8,
                                     LEAST(request.unit::float8, request.cost::float8 * request.count::float8
                                         - t.cost * t.granted))) END)::bigint AS frees_at_us,
                    t.updated_at_us, t.blocked_until_us
             INTO request.granted, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
             EXIT WHEN FOUND;
             INSERT INTO pglimit_sliding_window_log AS t
-                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-            VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-                   CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}'
+                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+            VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+                   CASE WHEN request.count::float8 = 0::float8 OR request.room::float8 < request.cost::float8 THEN '{}'
                            ELSE ARRAY[request.now_us] END,
-                   CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}' ELSE ARRAY[0::float8] END,
-                   0, request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
-                       request.period_us::bigint, request.period_us::bigint,
+                   CASE WHEN request.count::float8 = 0::float8 OR request.room::float8 < request.cost::float8 THEN '{}' ELSE ARRAY[0::float8] END,
+                   0, request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)), request.capacity::float8, request.period_us::bigint,
+                       request.period_us::bigint,
                    request.now_us,
+                       request.now_us - request.floor::bigint,
                        -(request.block_for_us::bigint),
                    request.now_us + request.lifetime_us::bigint)
             ON CONFLICT (policy, key) DO NOTHING
             RETURNING t.granted, (t.total - t.seen)::float8 AS level,
                 coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-                   (CASE WHEN t.capacity - (t.total - t.seen)
+                   (CASE WHEN request.room::float8 - (t.total - t.seen)
                                >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted) THEN 0
                         ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap,
-                                    t.total, t.capacity,
+                                    t.total, request.room::float8,
                                     LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)),
                                 pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken,
                                         t.older_entries, t.middle_entries, t.recent_entries),
                                     pglimit_log_whole(t.totals, t.gap, t.taken,
                                         t.older_totals, t.middle_totals, t.recent_totals), NULL,
-                                    t.total, t.capacity,
+                                    t.total, request.room::float8,
                                     LEAST(request.unit::float8, request.cost::float8 * request.count::float8
                                         - t.cost * t.granted))) END)::bigint AS frees_at_us,
                    t.updated_at_us, t.blocked_until_us
@@ -1988,10 +2004,10 @@ BEGIN
             SELECT request.now_us::bigint AS now_us,
                    coalesce(max((t.total - u.base)), 0)::float8 AS level,
                    coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
-                   coalesce(max(CASE WHEN request.capacity::float8 - (t.total - u.base) >= request.unit::float8 THEN 0
-                        ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, request.capacity::float8, request.unit::float8),
+                   coalesce(max(CASE WHEN request.room::float8 - (t.total - u.base) >= request.unit::float8 THEN 0
+                        ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, request.room::float8, request.unit::float8),
                                 pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
-                                    pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, request.capacity::float8,
+                                    pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, request.room::float8,
                                     request.unit::float8)) END), 0)::bigint AS frees_at_us,
                    coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
             FROM pglimit_sliding_window_log AS t, LATERAL (SELECT u.at, u.gone,
@@ -2011,10 +2027,10 @@ BEGIN
             SELECT request.now_us::bigint AS now_us,
                    coalesce(max((t.total - u.base)), 0)::float8 AS level,
                    coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
-                   coalesce(max(CASE WHEN request.capacity::float8 - (t.total - u.base) >= request.unit::float8 THEN 0
-                        ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, request.capacity::float8, request.unit::float8),
+                   coalesce(max(CASE WHEN request.room::float8 - (t.total - u.base) >= request.unit::float8 THEN 0
+                        ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, request.room::float8, request.unit::float8),
                                 pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
-                                    pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, request.capacity::float8,
+                                    pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, request.room::float8,
                                     request.unit::float8)) END), 0)::bigint AS frees_at_us,
                    coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
             FROM pglimit_sliding_window_log AS t, LATERAL (SELECT u.at, u.gone,
@@ -2357,7 +2373,7 @@ BEGIN
             empty_at_us := pglimit._bucket_at(request.level, request.leak, request.tick_us, coalesce(request.leaked_at_us, request.updated_at_us), request.updated_at_us, NULL, NULL);
         END IF;
         IF rest > 0::float8 THEN
-            fits_at_us := pglimit._bucket_at(request.level, request.leak, request.tick_us, coalesce(request.leaked_at_us, request.updated_at_us), request.updated_at_us, request.capacity, rest);
+            fits_at_us := pglimit._bucket_at(request.level, request.leak, request.tick_us, coalesce(request.leaked_at_us, request.updated_at_us), request.updated_at_us, request.room, rest);
         END IF;
         IF request.algorithm = 'leaky_bucket_queue' THEN
             IF allowed AND request.verb <> 'charge' THEN
@@ -2369,15 +2385,15 @@ BEGIN
     ELSIF request.algorithm = 'sliding_window_counter' THEN
         empty_at_us := CASE WHEN request.current > 0::float8 THEN request.ends_at_us + request.window_us WHEN request.previous > 0::float8 THEN request.ends_at_us END;
         IF rest > 0::float8 THEN
-            fits_at_us := pglimit._counter_at(request.current, request.previous, request.ends_at_us, request.window_us, request.updated_at_us, request.capacity, rest);
+            fits_at_us := pglimit._counter_at(request.current, request.previous, request.ends_at_us, request.window_us, request.updated_at_us, request.room, rest);
         END IF;
     ELSE
         IF request.level > 0::float8 THEN
             empty_at_us := coalesce(request.ends_at_us, request.newest_at_us + request.period_us);
         END IF;
         IF rest > 0::float8 THEN
-            fits_at_us := CASE WHEN floor(request.capacity / rest) < 1::float8 THEN 9223372036854775807
-                               WHEN floor((request.capacity - request.level) / rest) >= 1::float8 THEN request.updated_at_us
+            fits_at_us := CASE WHEN floor(request.room / rest) < 1::float8 THEN 9223372036854775807
+                               WHEN floor((request.room - request.level) / rest) >= 1::float8 THEN request.updated_at_us
                                ELSE coalesce(request.ends_at_us, request.frees_at_us + request.period_us) END;
         END IF;
     END IF;
@@ -2389,7 +2405,7 @@ BEGIN
             PERFORM pglimit._count_denial(request, reason, GREATEST(fits_at_us, request.updated_at_us, request.blocked_until_us));
         END IF;
     END IF;
-    IF request.shadow AND rest IS NOT NULL THEN
+    IF request.shadow AND rest IS NOT NULL AND request.statement <> 'usage' THEN
         -- It would have been denied, all or in part, and nothing was counted for that.
         allowed := true;
         granted := request.units;
@@ -2416,44 +2432,47 @@ END $pglimit$;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.leaky_bucket(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
-    now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    now timestamptz DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._leaky_bucket(
-        pglimit._arguments('take', 'leaky_bucket', name, key, cost, limit_units, period_s, burst, tick_s, block_for_s => block_for_s, shadow => shadow, now => now)));
+        pglimit._arguments('take', 'leaky_bucket', name, key, cost, limit_units, period_s, burst, tick_s, block_for_s => block_for_s, shadow => shadow, now => now, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.leaky_bucket IS 'Requests cost units of a leaky bucket, all or nothing; with tick_s it leaks in whole steps.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.leaky_bucket_queue(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL,
+    floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._leaky_bucket_queue(
-        pglimit._arguments('take', 'leaky_bucket_queue', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now)));
+        pglimit._arguments('take', 'leaky_bucket_queue', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.leaky_bucket_queue IS 'Requests a place in a queue; delay_s is how long until its turn.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.token_bucket(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL,
+    floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._token_bucket(
-        pglimit._arguments('take', 'token_bucket', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now)));
+        pglimit._arguments('take', 'token_bucket', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.token_bucket IS 'Requests cost tokens of a token bucket, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.gcra(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL,
+    floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._token_bucket(
-        pglimit._arguments('take', 'token_bucket', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now)));
+        pglimit._arguments('take', 'token_bucket', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.gcra IS 'Requests cost units of the generic cell rate algorithm, all or nothing.';
@@ -2461,39 +2480,39 @@ COMMENT ON FUNCTION pglimit.gcra IS 'Requests cost units of the generic cell rat
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.fixed_window(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
-    now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    now timestamptz DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._fixed_window(
-        pglimit._arguments('take', 'fixed_window', name, key, cost, limit_units, period_s, aligned => aligned, ends_at => ends_at, block_for_s => block_for_s, shadow => shadow, now => now)));
+        pglimit._arguments('take', 'fixed_window', name, key, cost, limit_units, period_s, aligned => aligned, ends_at => ends_at, block_for_s => block_for_s, shadow => shadow, now => now, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.fixed_window IS 'Requests cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.sliding_window_counter(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._sliding_window_counter(
-        pglimit._arguments('take', 'sliding_window_counter', name, key, cost, limit_units, period_s, block_for_s => block_for_s, shadow => shadow, now => now)));
+        pglimit._arguments('take', 'sliding_window_counter', name, key, cost, limit_units, period_s, block_for_s => block_for_s, shadow => shadow, now => now, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.sliding_window_counter IS 'Requests cost units of the last period_s, which two counters approximate, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.sliding_window_log(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._sliding_window_log(
-        pglimit._arguments('take', 'sliding_window_log', name, key, cost, limit_units, period_s, block_for_s => block_for_s, shadow => shadow, now => now)));
+        pglimit._arguments('take', 'sliding_window_log', name, key, cost, limit_units, period_s, block_for_s => block_for_s, shadow => shadow, now => now, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.sliding_window_log IS 'Requests cost units of the last period_s, exactly, all or nothing.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.allow(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+CREATE OR REPLACE FUNCTION pglimit.allow(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
@@ -2503,19 +2522,20 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease)));
+            lease => policy.lease, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.allow_all(names text[], keys text[], costs float8[] DEFAULT NULL, now timestamptz DEFAULT NULL) RETURNS pglimit.results
+CREATE OR REPLACE FUNCTION pglimit.allow_all(names text[], keys text[], costs float8[] DEFAULT NULL, now timestamptz DEFAULT NULL, floors float8[] DEFAULT NULL) RETURNS pglimit.results
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     most bigint := 1000; -- requests
     name text;
     key text;
     cost float8;
+    floor float8;
     policy pglimit._policy;
     request pglimit._request;
     due pglimit._request;
@@ -2536,29 +2556,33 @@ BEGIN
     names := ARRAY(SELECT pg_catalog.unnest(names));
     keys := ARRAY(SELECT pg_catalog.unnest(keys));
     costs := CASE WHEN costs IS NULL THEN pg_catalog.array_fill(1::float8, ARRAY[pg_catalog.cardinality(names)]) ELSE ARRAY(SELECT pg_catalog.unnest(costs)) END;
+    floors := CASE WHEN floors IS NOT NULL THEN ARRAY(SELECT pg_catalog.unnest(floors)) END;
     IF (pg_catalog.cardinality(names) BETWEEN 1 AND most) IS NOT TRUE THEN
         PERFORM pglimit._refuse('names', 'a list of ' || pg_catalog.cardinality(names)::text, 'must have from 1 to ' || most::text || ' policies', 'Name one for each key.');
     ELSIF pg_catalog.cardinality(keys) <> pg_catalog.cardinality(names) OR pg_catalog.cardinality(costs) <> pg_catalog.cardinality(names) THEN
         PERFORM pglimit._refuse('keys', 'a list of ' || pg_catalog.cardinality(keys)::text, 'names, keys and costs must be of one length', 'Leave costs out for 1 unit of each.');
+    ELSIF pg_catalog.cardinality(floors) <> pg_catalog.cardinality(names) THEN
+        PERFORM pglimit._refuse('floors', 'a list of ' || pg_catalog.cardinality(floors)::text, 'names and floors must be of one length', 'Leave floors out for none.');
     END IF;
     FOR i IN 1 .. pg_catalog.cardinality(names) LOOP
         name := names[i];
         key := keys[i];
         cost := costs[i];
+        floor := floors[i]; -- none if floors is NULL
         policy := pglimit._policy_of(name, key, now);
         request := pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease);
+            lease => policy.lease, floor => floor);
         requests[i] := request;
         denied := denied OR request.statement = 'denied' AND NOT request.shadow;
         CONTINUE WHEN request.shadow OR request.statement = 'none';
         enforced := enforced + 1;
         possible := possible AND request.statement <> 'check';
     END LOOP;
-    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
-            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
+    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, floor, room,
+            leak, tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
             units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
             current, previous, newest_at_us, frees_at_us, place)
         ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
@@ -2584,13 +2608,13 @@ BEGIN
         IF NOT possible AND enforced > 1 AND request.blocked_until_us > request.updated_at_us THEN
             request.granted := -1;
         END IF;
-        fits[places[i]] := request.granted = 0::float8 AND floor((request.capacity - request.level) / request.units) >= 1::float8;
+        fits[places[i]] := request.granted = 0::float8 AND floor((request.room - request.level) / request.units) >= 1::float8;
         IF possible AND NOT fits[places[i]] THEN
             IF request.granted = 0::float8 AND request.algorithm <> 'leaky_bucket_queue' THEN
                 IF pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) THEN
                     PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
                     request := pglimit._again(request);
-                    fits[places[i]] := floor((request.capacity - request.level) / request.units) >= 1::float8;
+                    fits[places[i]] := floor((request.room - request.level) / request.units) >= 1::float8;
                 END IF;
             END IF;
         END IF;
@@ -2874,7 +2898,8 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.refund_with IS 'Gives cost units back, at most what is there.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+CREATE OR REPLACE FUNCTION pglimit.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, now timestamptz DEFAULT NULL,
+    floor float8 DEFAULT 0) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
@@ -2882,7 +2907,7 @@ DECLARE
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
             time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease);
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -2921,10 +2946,10 @@ COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside under a policy for
 CREATE OR REPLACE FUNCTION pglimit.reserve_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
     ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
-    now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+    now timestamptz DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    request pglimit._request := pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s);
+    request pglimit._request := pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s, floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -2960,7 +2985,8 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.reserve_with IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.reserve_up_to(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+CREATE OR REPLACE FUNCTION pglimit.reserve_up_to(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, now timestamptz DEFAULT NULL,
+    floor float8 DEFAULT 0) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
@@ -2968,7 +2994,8 @@ DECLARE
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, ttl_s => ttl_s,
             calendar => policy.calendar, time_zone => policy.time_zone, unlimited => policy.unlimited,
-            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease);
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
+            floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -3007,10 +3034,10 @@ COMMENT ON FUNCTION pglimit.reserve_up_to IS 'Sets up to cost units aside under 
 CREATE OR REPLACE FUNCTION pglimit.reserve_up_to_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
     ttl_s float8 DEFAULT NULL, estimate bool DEFAULT false, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
-    now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+    now timestamptz DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    request pglimit._request := pglimit._arguments('reserve_up_to', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s);
+    request pglimit._request := pglimit._arguments('reserve_up_to', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s, floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -3599,7 +3626,7 @@ END $pglimit$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit_ask.allow(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
+CREATE OR REPLACE FUNCTION pglimit_ask.allow(name text, key text, cost float8 DEFAULT 1, floor float8 DEFAULT 0) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
@@ -3609,7 +3636,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease)));
+            lease => policy.lease, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -3662,7 +3689,7 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent whatever the limit says, up to the burst.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit_ask.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL) RETURNS pglimit.reservation
+CREATE OR REPLACE FUNCTION pglimit_ask.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key, ttl_s);
@@ -3670,7 +3697,7 @@ DECLARE
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar, time_zone => policy.time_zone,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease);
+            lease => policy.lease, floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -3703,7 +3730,7 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit_ask.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit_ask.reserve_up_to(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL) RETURNS pglimit.reservation
+CREATE OR REPLACE FUNCTION pglimit_ask.reserve_up_to(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, floor float8 DEFAULT 0) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key, ttl_s);
@@ -3711,7 +3738,7 @@ DECLARE
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar,
             time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease);
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass

@@ -99,6 +99,7 @@ var (
 	estimate = []parameter{{"estimate", "bool", "false"}}
 	forS     = []parameter{{"for_s", "float8", ""}}
 	now      = []parameter{{"now", "timestamptz", "NULL"}}
+	floor    = []parameter{{"floor", "float8", "0"}}
 	ends     = slices.Concat(block, now)
 	which    = []parameter{{"algorithm", "text", ""}}
 
@@ -138,7 +139,7 @@ func functions(read *statements) (all []function) {
 		}
 		for _, name := range a.names() {
 			all = append(all, function{Name: name, Template: "decision", Algorithm: quote(a.Table), Returns: "pglimit.result", About: abouts[name],
-				Parameters: slices.Concat(parameters, ends)})
+				Parameters: slices.Concat(parameters, ends, floor)})
 		}
 	}
 	// Each verb in two forms: of a policy's name, and of an algorithm and numbers.
@@ -151,19 +152,19 @@ func functions(read *statements) (all []function) {
 	}
 	one, numbers := slices.Concat(limit[:1], now), slices.Concat(limit, burst, tick, fixed, ends)
 	all = append(all, function{Name: "allow", Template: "decision", Algorithm: ofPolicy, Returns: "pglimit.result",
-		About: "Requests cost units under a policy, all or nothing.", Parameters: slices.Concat(target, one)})
+		About: "Requests cost units under a policy, all or nothing.", Parameters: slices.Concat(target, one, floor)})
 	all = append(all, function{Name: "allow_all", Template: "together", Algorithm: ofPolicy, Returns: "pglimit.results",
 		About:      "Requests units under several policies and keys at once, all of them or none.",
-		Parameters: slices.Concat([]parameter{{"names", "text[]", ""}, {"keys", "text[]", ""}, {"costs", "float8[]", "NULL"}}, now)})
+		Parameters: slices.Concat([]parameter{{"names", "text[]", ""}, {"keys", "text[]", ""}, {"costs", "float8[]", "NULL"}}, now, []parameter{{"floors", "float8[]", "NULL"}})})
 	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a policy and is granted what fits.", one, numbers)
 	verb("check", "dispatch", "pglimit.result", "Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.", one, numbers)
 	verb("usage", "usage", "pglimit.usage", "Reports what a key has spent under a policy, what is reserved and what is left.", now, numbers[1:])
 	verb("charge", "dispatch", "pglimit.result", "Records cost units under a policy that were spent whatever the limit says.", one, numbers)
 	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", one, numbers)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside under a policy for ttl_s, all or nothing, until settle or cancel ends the reservation.",
-		slices.Concat(limit[:1], ttl, estimate, now), slices.Concat(limit, burst, tick, fixed, ttl, estimate, ends))
+		slices.Concat(limit[:1], ttl, estimate, now, floor), slices.Concat(limit, burst, tick, fixed, ttl, estimate, ends, floor))
 	verb("reserve_up_to", "reserve", "pglimit.reservation", "Sets up to cost units aside under a policy for ttl_s, as many as fit, until settle or cancel ends the reservation.",
-		slices.Concat(limit[:1], ttl, estimate, now), slices.Concat(limit, burst, tick, fixed, ttl, estimate, ends))
+		slices.Concat(limit[:1], ttl, estimate, now, floor), slices.Concat(limit, burst, tick, fixed, ttl, estimate, ends, floor))
 	all = append(all,
 		function{Name: "settle", Template: "settle", Returns: "pglimit.settlement",
 			About:      "Ends a reservation with what was really spent; what is left of it comes back.",
@@ -189,14 +190,14 @@ func asking(read *statements) (all []function) {
 			Parameters: parameters, read: read})
 	}
 	one := slices.Concat(target, limit[:1])
-	verb("allow", "decision", "pglimit.result", "Requests cost units under a policy, all or nothing.", one...)
+	verb("allow", "decision", "pglimit.result", "Requests cost units under a policy, all or nothing.", slices.Concat(one, floor)...)
 	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a policy and is granted what fits.", one...)
 	verb("check", "decision", "pglimit.result", "Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", one...)
 	verb("charge", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says, up to the burst.", one...)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.",
-		slices.Concat(one, ttl)...)
+		slices.Concat(one, ttl, floor)...)
 	verb("reserve_up_to", "reserve", "pglimit.reservation", "Sets up to cost units aside for ttl_s, as many as fit, until settle or cancel ends the reservation.",
-		slices.Concat(one, ttl)...)
+		slices.Concat(one, ttl, floor)...)
 	verb("settle", "settle", "pglimit.settlement", "Ends a reservation with what was really spent, at most what was reserved; the rest comes back.",
 		parameter{"reservation", "text", ""}, parameter{"units", "float8", ""})
 	verb("cancel", "cancel", "void", "Ends a reservation of which nothing was spent.", parameter{"reservation", "text", ""})
@@ -237,7 +238,7 @@ func (f function) Arguments() string {
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}, {Name: "lease"}}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}, {Name: "lease"}, floor[0]}) {
 		switch {
 		case f.Verb() == "usage" && p.Name == "cost":
 			all = append(all, "0")
@@ -263,7 +264,7 @@ func (f function) Arguments() string {
 
 // Each is the function for one of the requests of allow_all.
 func (f function) Each() function {
-	f.Name, f.Parameters = "allow", slices.Concat(target, limit[:1], now)
+	f.Name, f.Parameters = "allow", slices.Concat(target, limit[:1], now, floor)
 	return f
 }
 

@@ -21,7 +21,7 @@ func join(requests []Request) (joints []*joint, possible bool) {
 	for _, q := range requests {
 		i := slices.IndexFunc(joints, func(j *joint) bool { return j.key == q.Key })
 		if i < 0 {
-			i, joints = len(joints), append(joints, &joint{key: q.Key, rules: rulesOf(q.Policy)})
+			i, joints = len(joints), append(joints, &joint{key: q.Key, rules: rulesOf(q.Policy).above(q.Floor)})
 		}
 		joints[i].sum += q.Units
 	}
@@ -39,7 +39,7 @@ func (w *World) all(op *Op, now int64, stop int) (out Out) {
 	joints, possible := join(op.Requests)
 	if possible && len(op.Requests) == 1 {
 		q := op.Requests[0]
-		one := w.request(&Op{Number: op.Number, Verb: Allow, Key: q.Key, Policy: q.Policy, Units: q.Units, Kept: op.Kept}, now, stop)
+		one := w.request(&Op{Number: op.Number, Verb: Allow, Key: q.Key, Policy: q.Policy, Units: q.Units, Floor: q.Floor, Kept: op.Kept}, now, stop)
 		out.All = results([]limiter.Result{one.Result}, one.Result.Allowed)
 		return out
 	}
@@ -85,7 +85,7 @@ func (w *World) judge(op *Op, joints []*joint, possible bool, now int64) bool {
 	for _, j := range joints {
 		k := &w.Keys[j.key]
 		j.blocked = k.blocked(now)
-		j.fits = !j.blocked && k.fits(j.rules, now, j.rules.Capacity, j.sum)
+		j.fits = !j.blocked && k.fits(j.rules, now, j.rules.Ceiling, j.sum)
 		if op.InTx && possible {
 			k.deny(j.rules, now)
 		}
@@ -127,9 +127,9 @@ func (w *World) refuse(op *Op, joints []*joint, now int64) limiter.Results {
 			}
 			need += q.Units
 			a := k.standing(j.rules, now)
-			a.Allowed = j.fits || !j.blocked && k.fits(j.rules, now, j.rules.Capacity, need)
+			a.Allowed = j.fits || !j.blocked && k.fits(j.rules, now, j.rules.Ceiling, need)
 			if !a.Allowed {
-				a.Reason, a.RetryAfter = reason(j.blocked), k.wait(j.rules, now, j.rules.Capacity, need)
+				a.Reason, a.RetryAfter = reason(j.blocked), k.wait(j.rules, now, j.rules.Ceiling, need)
 			}
 			each[i] = a
 		}

@@ -13,6 +13,7 @@ type Rules struct {
 	algorithm.Rules
 	Algorithm limiter.Algorithm
 	Limit     float64
+	Ceiling   float64 // the capacity without the request's floor
 }
 
 // rulesOf compiles a valid policy.
@@ -25,6 +26,7 @@ func rulesOf(p limiter.Policy) *Rules {
 		r.Burst = p.Limit
 	}
 	r.Capacity = r.Burst + min(1e-6, 1e-9*r.Burst)
+	r.Ceiling = r.Capacity
 	switch {
 	case r.family() == algorithm.Buckets:
 		r.Leak = p.Limit * float64(r.Tick) / float64(r.Period)
@@ -38,8 +40,16 @@ func (r *Rules) family() algorithm.Family { return algorithm.Name(r.Algorithm).F
 
 func (r *Rules) queue() bool { return r.Algorithm == limiter.LeakyBucketQueue }
 
+// above returns rules that keep a share of the burst free. Their denials begin no block.
+func (r *Rules) above(floor float64) *Rules {
+	if floor != 0 {
+		r.Ceiling, r.BlockFor = r.Capacity-r.Capacity*floor, 0
+	}
+	return r
+}
+
 // possible reports whether units can ever fit.
-func (r *Rules) possible(units float64) bool { return algorithm.Fit(r.Capacity, 0, units) >= 1 }
+func (r *Rules) possible(units float64) bool { return algorithm.Fit(r.Ceiling, 0, units) >= 1 }
 
 // Key is the state of one key under one policy.
 type Key struct {

@@ -43,6 +43,7 @@ type Request struct {
 	Key    int
 	Policy limiter.Policy
 	Units  float64
+	Floor  float64
 }
 
 // Op is a call of a verb.
@@ -52,10 +53,11 @@ type Op struct {
 	Key    int
 	Policy limiter.Policy
 	Units  float64
-	For    int64 // a Block's time, how long a reservation lasts, or a Wait waits at most
-	Idem   int   // the idempotency key; 0 is none
-	Held   int   // Settle, Cancel: the reservation
-	Undone int   // Undo: the operation
+	Floor  float64 // of an Allow, a Wait and a Reserve
+	For    int64   // a Block's time, how long a reservation lasts, or a Wait waits at most
+	Idem   int     // the idempotency key; 0 is none
+	Held   int     // Settle, Cancel: the reservation
+	Undone int     // Undo: the operation
 
 	Requests []Request    // of an AllowAll
 	Steps    []Op         // of a Tx

@@ -80,12 +80,12 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 			w.Keys[i].tidy()
 		}
 	}()
-	k, r := &w.Keys[op.Key], rulesOf(op.Policy)
+	k, r := &w.Keys[op.Key], rulesOf(op.Policy).above(op.Floor)
 	switch op.Verb {
 	case Allow, AllowUpTo, Reserve, ReserveUpTo:
 		return w.request(op, now, stop)
 	case Wait: // some of its time has passed when it is decided; if it is hurried, all of it
-		room := func(within int64) float64 { return min(r.Capacity, float64(within)*r.Leak+op.Units) }
+		room := func(within int64) float64 { return min(r.Ceiling, float64(within)*r.Leak+op.Units) }
 		within := op.For
 		if stop == hurried {
 			within = 0
@@ -176,7 +176,7 @@ func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (limiter
 
 // request does an Allow, AllowUpTo, Reserve or ReserveUpTo.
 func (w *World) request(op *Op, now int64, stop int) (out Out) {
-	k, r, upTo, piece := &w.Keys[op.Key], rulesOf(op.Policy), op.Verb == AllowUpTo || op.Verb == ReserveUpTo, op.Units
+	k, r, upTo, piece := &w.Keys[op.Key], rulesOf(op.Policy).above(op.Floor), op.Verb == AllowUpTo || op.Verb == ReserveUpTo, op.Units
 	if upTo {
 		piece = 1
 	}
@@ -197,7 +197,7 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 		k.deny(r, now) // it locks the row first
 	}
 	out.Result = w.tried(op, r, now, stop, func() (limiter.Result, bool) {
-		a := k.take(r, op.Units, upTo, r.Capacity, now)
+		a := k.take(r, op.Units, upTo, r.Ceiling, now)
 		return a, !a.Allowed && a.Reason == limiter.ReasonLimit && possible
 	})
 	if !out.Result.Allowed {

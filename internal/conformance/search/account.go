@@ -137,7 +137,7 @@ func (r *account) judge(s *Step, a verbs.Answer) error {
 	case "check":
 		r.receipt(s, 0, receipt{ledger: of})
 	case "allow", "upto", "once":
-		if !l.touched && !a.Allowed && s.Units <= roomOf(p) && r.history.MaxKeys == 0 {
+		if !l.touched && !a.Allowed && s.Floor == 0 && s.Units <= roomOf(p) && r.history.MaxKeys == 0 {
 			return fmt.Errorf("an unused key denied %v units: %+v", s.Units, a)
 		}
 		if s.Op == "once" {

@@ -158,6 +158,7 @@ func (g *drawing) step(n int, op string) Step {
 		for range 1 + g.IntN(max(2, 2*g.Names)) {
 			s.Asks = append(s.Asks, draw())
 		}
+		g.level(s.Asks)
 	case "batch":
 		for range 1 + g.IntN(12) {
 			s.Asks = append(s.Asks, g.share())
@@ -233,7 +234,27 @@ func (g *drawing) ask() (a Ask) {
 		a.Policy = a.Key % len(g.Policies)
 	}
 	a.Units = g.units(&g.Policies[a.Policy])
+	if g.IntN(4) == 0 && (!g.Leases || g.IntN(4) == 0) { // a floor uses no lease
+		a.Floor = []float64{0.25, 0.25, 0.5, 0.3}[g.IntN(4)]
+	}
 	return a
+}
+
+// level takes the floors off most sets of requests. In the others it mostly gives the requests
+// for a key the floor of the first.
+func (g *drawing) level(asks []Ask) {
+	none, floors := g.IntN(3) > 0, map[[2]string]float64{}
+	for i := range asks {
+		if none {
+			asks[i].Floor = 0
+		}
+		k := [2]string{g.Policies[asks[i].Policy].Name, key(asks[i].Key)}
+		if floor, ok := floors[k]; !ok {
+			floors[k] = asks[i].Floor
+		} else if g.IntN(16) > 0 {
+			asks[i].Floor = floor
+		}
+	}
 }
 
 // share draws a request of which some fit, mostly the same one, so that requests of a batch

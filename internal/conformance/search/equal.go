@@ -175,7 +175,7 @@ func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 	if p.Algorithm == limiter.FixedWindow && at < e.latest { // it waits for no window that began in the time to come
 		return nil
 	}
-	if r.Allowed || r.RetryAfter == limiter.Never || r.Policy.Shadow {
+	if r.Allowed || r.RetryAfter == limiter.Never || r.Policy.Shadow || s.Floor != 0 { // Check has no floor
 		return nil
 	}
 	if e.history.plans(p.Name) > 1 { // another plan's rate or windows may have counted

@@ -42,12 +42,13 @@ type Step struct {
 type Ask struct {
 	Policy, Key int
 	Units       float64
-	UpTo        bool // of batch: by AllowUpTo
+	Floor       float64 // of allow, once, all, batch and reserve
+	UpTo        bool    // of batch: by AllowUpTo
 }
 
 // request returns what is asked for under the policies with their full names.
 func (a *Ask) request(policies []limiter.Policy) limiter.Request {
-	return policies[a.Policy].Request(key(a.Key), a.Units)
+	return limiter.Request{Policy: policies[a.Policy], Key: key(a.Key), Cost: a.Units, Floor: a.Floor}
 }
 
 // key returns the name of a key.
@@ -93,7 +94,7 @@ func (h *History) String() string {
 		case "all", "batch":
 			fmt.Fprintf(&b, " %+v", s.Asks)
 		default:
-			fmt.Fprintf(&b, ", policy %d, key %s, %v units", s.Policy, key(s.Key), s.Units)
+			fmt.Fprintf(&b, ", policy %d, key %s, %v units, floor %v", s.Policy, key(s.Key), s.Units, s.Floor)
 		}
 		switch s.Op {
 		case "undo", "settle", "cancel":

@@ -46,6 +46,9 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 	p, key := c.Policy, c.Key
 	switch c.Op {
 	case "allow":
+		if c.Floor != 0 {
+			return One(d.Do(ctx, limiter.Request{Policy: p, Key: key, Cost: c.Cost, Floor: c.Floor}))
+		}
 		return One(d.AllowN(ctx, p, key, c.Cost))
 	case "upto":
 		return One(d.AllowUpTo(ctx, p, key, c.Cost))

@@ -47,18 +47,18 @@ func (g *group) add(w *waiter) *group {
 	return g
 }
 
-// admits reports whether q may join the group. If a denial blocks the key, a group has at
+// admits reports whether q may join the group: not with another floor. If a denial blocks the key, a group has at
 // most the requests that can pass, all of one cost, so that the statement decides each
 // denial.
 func (g *group) admits(q *store.Query) bool {
 	steps := float64(g.Count) + q.Count
 	switch {
-	case g.Query.Rules != q.Rules:
+	case g.Query.Rules != q.Rules || g.Query.Floor != q.Floor:
 		return false
 	case q.BlockFor != 0:
-		return g.Query.Cost == q.Cost && steps <= algorithm.Fit(q.Capacity, 0, q.Cost)
+		return g.Query.Cost == q.Cost && steps <= algorithm.Fit(q.Ceiling(), 0, q.Cost)
 	case g.mixed || g.Query.Cost != q.Cost:
-		return algorithm.Fit(q.Capacity, 0, g.units+float64(q.Cost*q.Count)) >= 1
+		return algorithm.Fit(q.Ceiling(), 0, g.units+float64(q.Cost*q.Count)) >= 1
 	}
 	return steps <= algorithm.MaxUnits
 }

@@ -380,7 +380,7 @@ func (q *queue) split(g *group) {
 	k, rules, o, w := g.first.key, g.Query.Rules, g.Outcome, g.first
 	first, callers := w, g.callersOfAll
 	level := o.View.Level(&rules, o.UpdatedAt)
-	fit := func(op *store.Op) float64 { return algorithm.Fit(rules.Capacity, level, op.Cost) }
+	fit := func(op *store.Op) float64 { return algorithm.Fit(op.Ceiling(), level, op.Cost) }
 	if !g.isLog() {
 		for w != nil && fit(w.op) < 1 {
 			next := w.next

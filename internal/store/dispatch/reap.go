@@ -79,7 +79,7 @@ func denied(op *store.Op) bool {
 	case store.Reserve:
 		return o.Decided && o.Granted == 0 && !o.Blocked
 	case store.Get:
-		return algorithm.Fit(q.Capacity, o.View.Level(&q.Rules, o.UpdatedAt), q.Cost) < 1
+		return algorithm.Fit(q.Ceiling(), o.View.Level(&q.Rules, o.UpdatedAt), q.Cost) < 1
 	case store.TakeAll, store.GetAll:
 		return !op.Allowed
 	}

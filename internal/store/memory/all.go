@@ -64,7 +64,7 @@ func (m *Store) tryAll(groups []*store.Group, possible bool, claimed *int) (allo
 			e.blockedUntil, e.decidedAt = max(e.blockedUntil, at+g.BlockFor), at
 			m.keep(&g.Query, e, claimed)
 		}
-		g.Show(func(need float64) algorithm.View { return e.state.Seen(&g.Rules, now, at, g.Capacity, need) })
+		g.Show(func(need float64) algorithm.View { return e.state.Seen(&g.Rules, now, at, g.Ceiling(), need) })
 	}
 	for _, g := range groups {
 		s, _ := m.shard(&g.Query)

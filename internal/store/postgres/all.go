@@ -172,7 +172,7 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, groups []*store.Gro
 func (p Store) takes(ctx context.Context, groups []*store.Group, count int) (calls []exec.Call) {
 	for len(groups) > 0 {
 		n := 1
-		// TakeMany uses the capacity as the room. A queue that has less, because of a
+		// TakeMany uses the ceiling as the room. A queue that has less, because of a
 		// deadline, has its own statement in the same round trip.
 		for n < len(groups) && p.together(groups[0], groups[n]) && !groups[0].Hurried() && !groups[n].Hurried() {
 			n++
@@ -293,7 +293,7 @@ func (p Store) takeAtOnce(ctx context.Context, groups []*store.Group) (taken boo
 }
 
 // takeAlls returns a TakeAll for each table and shard. It returns none if that is no way for the
-// groups: a queue with less room than its capacity, or several and no pipeline.
+// groups: a queue with less room than its ceiling, or several and no pipeline.
 func (p Store) takeAlls(ctx context.Context, groups []*store.Group) (calls []exec.Call) {
 	for len(groups) > 0 {
 		n := 0

@@ -38,7 +38,7 @@ func (m *headroom) note(groups []*store.Group) {
 	for _, g := range groups {
 		o := &g.Outcome
 		p, hash := m.places(g)
-		if g.Fits() && !o.IsBlocked() && o.View.Level(&g.Rules, o.UpdatedAt) <= muchInUse*g.Capacity {
+		if (g.Fits() || g.Floor > 0) && !o.IsBlocked() && o.View.Level(&g.Rules, o.UpdatedAt) <= muchInUse*g.Capacity {
 			p.add(hash)
 		} else {
 			p.remove(hash)
@@ -52,7 +52,7 @@ func (m *headroom) likely(groups []*store.Group) bool {
 		return false
 	}
 	for _, g := range groups {
-		if p, hash := m.places(g); g.Contended || g.Cost > small*g.Capacity || !p.have(hash) {
+		if p, hash := m.places(g); g.Contended || g.Cost > small*g.Capacity-(g.Capacity-g.Ceiling()) || !p.have(hash) {
 			return false
 		}
 	}

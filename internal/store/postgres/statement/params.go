@@ -161,6 +161,7 @@ var params = sync.OnceValue(func() names {
 		"Count":      float(func(w *wire) float64 { return w.query.Count }),
 		"Capacity":   float(func(w *wire) float64 { return w.query.Capacity }),
 		"Room":       float(func(w *wire) float64 { return w.query.Room }),
+		"Floor":      integer(func(w *wire) int64 { return w.query.Floor }),
 		"Unit":       float(func(w *wire) float64 { return w.query.Unit }),
 		"Leak":       float(func(w *wire) float64 { return w.query.Leak }),
 		"TickUs":     integer(func(w *wire) int64 { return w.query.Tick }),
@@ -211,6 +212,7 @@ var params = sync.OnceValue(func() names {
 		"TurnsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Turn }),
 		"UntilsUs":    integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Until }),
 		"LifetimesUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Lifetime }),
+		"Floors":      integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Floor }),
 		"BlocksForUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.BlockFor }),
 
 		// of both
