@@ -15,10 +15,11 @@ type request struct {
 	Cost           float64 `json:"cost"`
 	IdempotencyKey string  `json:"idempotency_key,omitempty"`
 	Estimate       bool    `json:"estimate,omitempty"`
+	Floor          float64 `json:"floor,omitempty"`
 }
 
 func of(q limiter.Request) request {
-	return request{q.Policy.Name, q.Key, q.Cost, q.IdempotencyKey, q.Estimate}
+	return request{q.Policy.Name, q.Key, q.Cost, q.IdempotencyKey, q.Estimate, q.Floor}
 }
 
 // one sends a request with a Result as its answer.

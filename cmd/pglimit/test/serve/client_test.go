@@ -68,6 +68,7 @@ func TestClient(t *testing.T) {
 		q.IdempotencyKey = `once "more"`
 		one(l.Do(c, q))
 		one(l.Do(c, q))
+		one(l.Do(c, limiter.Request{Policy: p, Key: key, Cost: 1, Floor: 0.99}))
 		one(l.AllowUpTo(c, p, key, 200))
 		one(l.Allow(c, p, key))
 		one(l.Check(c, p, key, 0))

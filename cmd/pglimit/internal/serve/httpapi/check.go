@@ -51,22 +51,24 @@ func (h *Handler) newCheck(policy, options string) (http.Handler, error) {
 	for name, values := range in {
 		switch name {
 		case "by":
-		case "cost", "denied":
+		case "cost", "floor", "denied":
 			if len(values) > 1 {
 				return nil, api.BadField(name, "is given %d times: give it once", len(values))
 			}
 		default:
-			return nil, api.BadField(shortened(name), "is no option of this route, which has by, cost and denied")
+			return nil, api.BadField(shortened(name), "is no option of this route, which has by, cost, floor and denied")
 		}
 	}
 	key, err := h.keyOf(in["by"])
 	if err != nil {
 		return nil, err
 	}
-	cost := 1.0
-	if text := in.Get("cost"); text != "" {
-		if cost, err = strconv.ParseFloat(text, 64); err != nil {
-			return nil, api.BadField("cost", "is %.40q: must be a number", text)
+	numbers := map[string]float64{"cost": 1, "floor": 0}
+	for name := range numbers {
+		if text := in.Get(name); text != "" {
+			if numbers[name], err = strconv.ParseFloat(text, 64); err != nil {
+				return nil, api.BadField(name, "is %.40q: must be a number", text)
+			}
 		}
 	}
 	limits := func(r *http.Request) ([]limiter.Request, error) {
@@ -75,7 +77,7 @@ func (h *Handler) newCheck(policy, options string) (http.Handler, error) {
 			return nil, err
 		}
 		k, err := key(r)
-		return []limiter.Request{p.Request(k, cost)}, err
+		return []limiter.Request{{Policy: p, Key: k, Cost: numbers["cost"], Floor: numbers["floor"]}}, err
 	}
 	with := []httplimit.Option{httplimit.WithOnError(func(w http.ResponseWriter, r *http.Request, err error) {
 		if err == httplimit.ErrNoKey {

@@ -20,6 +20,7 @@ type request struct {
 	Key            string   `json:"key"`
 	Cost           *float64 `json:"cost"` // nil: 1
 	IdempotencyKey string   `json:"idempotency_key"`
+	Floor          float64  `json:"floor"`
 }
 
 // limiterRequest returns the request with its policy.
@@ -28,7 +29,7 @@ func (h *Handler) limiterRequest(in request) (limiter.Request, error) {
 	if err != nil {
 		return limiter.Request{}, err
 	}
-	q := limiter.Request{Policy: p, Key: in.Key, Cost: 1, IdempotencyKey: in.IdempotencyKey}
+	q := limiter.Request{Policy: p, Key: in.Key, Cost: 1, IdempotencyKey: in.IdempotencyKey, Floor: in.Floor}
 	if in.Cost != nil {
 		q.Cost = *in.Cost
 	}
@@ -46,7 +47,7 @@ func (h *Handler) policy(name string) (limiter.Policy, error) {
 // verb is a method of the limiter that takes a request.
 type verb struct {
 	do   func(*limiter.Limiter, context.Context, limiter.Request) (limiter.Result, error)
-	once bool // takes an idempotency key
+	once bool // takes an idempotency key and a floor
 }
 
 // costing returns the handler of a method that takes the parts of a request.
@@ -69,6 +70,9 @@ func (v verb) serve(h *Handler, w http.ResponseWriter, r *http.Request) error {
 	}
 	if err := oneKey(r, &in.IdempotencyKey, v.once); err != nil {
 		return err
+	}
+	if in.Floor != 0 && !v.once {
+		return api.BadField("floor", "is not for this route: allow, allow-all, allow-batch and reserve take it")
 	}
 	q, err := h.limiterRequest(in)
 	if err != nil {

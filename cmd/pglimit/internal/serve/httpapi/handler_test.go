@@ -142,6 +142,9 @@ func TestHostileInput(t *testing.T) {
 		{"POST", "/v1/allow", `{"policy":"login","key":"a","cost":1e999}`, nil, 400, `1e999`},
 		{"POST", "/v1/allow", `{"policy":"login","key":"` + long + `"}`, nil, 413, `longer than`},
 		{"POST", "/v1/check", `{"policy":"login","key":"a","idempotency_key":"x"}`, nil, 400, `idempotency_key`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a","floor":1}`, nil, 400, `Floor 1`},
+		{"POST", "/v1/check", `{"policy":"login","key":"a","floor":0.5}`, nil, 400, `"field":"floor"`},
+		{"POST", "/v1/charge", `{"policy":"login","key":"a","floor":0.5}`, nil, 400, `"field":"floor"`},
 		{"POST", "/v1/charge", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", "x"}, 400, `Idempotency-Key`},
 		{"POST", "/v1/allow", `{"policy":"login","key":"a","idempotency_key":"x"}`, []string{"Idempotency-Key", `"y"`}, 400, `Idempotency-Key is \"y\"`},
 		{"POST", "/v1/allow", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", "x", "Idempotency-Key", "y"}, 400, `2 lines`},
@@ -195,6 +198,37 @@ func TestHostileInput(t *testing.T) {
 	}
 	if _, body := call(t, h, "GET", "/v1/usage?policy=login&key=a", ""); !strings.Contains(body, `"spent":0`) {
 		t.Error("something was counted:", body)
+	}
+}
+
+// TestFloor: each route that requests units leaves the floor free.
+func TestFloor(t *testing.T) {
+	t.Parallel()
+	for path, c := range map[string]struct{ body, denied string }{
+		"/v1/allow":       {`{"policy":"login","key":"a","floor":0.5}`, `"allowed":false`},
+		"/v1/reserve":     {`{"policy":"login","key":"a","floor":0.5,"ttl":"1h"}`, `"allowed":false`},
+		"/v1/allow-all":   {`{"requests":[{"policy":"login","key":"a","floor":0.5},{"policy":"login","key":"b"}]}`, `"denied_by":0`},
+		"/v1/allow-batch": {`{"requests":[{"policy":"login","key":"a","floor":0.5}]}`, `"allowed":false`},
+		"/check/login/by=header:X-Key&floor=0.5&denied=403": {"", ""},
+	} {
+		h := newHandler(t, nil)
+		for i := range 2 {
+			method := "POST"
+			if c.body == "" {
+				method = "GET"
+			}
+			r, body := call(t, h, method, path, c.body, "X-Key", "a")
+			denied := strings.Contains(body, c.denied)
+			if c.body == "" {
+				denied = r.StatusCode == 403
+			}
+			if denied != (i == 1) {
+				t.Errorf("%s %d: %d %s", path, i, r.StatusCode, body)
+			}
+		}
+		if _, body := call(t, h, "POST", "/v1/allow", `{"policy":"login","key":"a","cost":2}`); !strings.Contains(body, `"allowed":true`) {
+			t.Errorf("%s: without a floor: %s", path, body)
+		}
 	}
 }
 
