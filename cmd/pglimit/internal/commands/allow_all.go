@@ -16,12 +16,13 @@ import (
 
 func newAllowAll(db *connect.Database, out *cli.Output) *cobra.Command {
 	var selected, costs []string
+	var floors []float64
 	cmd := &cobra.Command{
 		Use:   "allow-all KEY...",
 		Short: "Decide several requests at once, all or nothing",
 		Long: `Decide several requests at once: all are allowed and counted, or none. --policy is
 given once for each KEY, in the same order; one --policy goes with all keys, and
-one KEY with all policies. The same holds for --cost.
+one KEY with all policies. The same holds for --cost and --floor.
 
 With --json: {"allowed", "denied_by", "per_request": [...]}; denied_by is the
 number, from 0, of the request that denied, or null.
@@ -39,7 +40,7 @@ Exit code 0: allowed; 1: denied.`,
 			for _, part := range []struct {
 				what  string
 				given int
-			}{{"KEY", len(keys)}, {"--policy", len(selected)}, {"--cost", len(costs)}} {
+			}{{"KEY", len(keys)}, {"--policy", len(selected)}, {"--cost", len(costs)}, {"--floor", len(floors)}} {
 				if part.given > 1 && part.given != n {
 					return fmt.Errorf("%s is given %d times, for %d requests: give it once, or once for each request", part.what, part.given, n)
 				}
@@ -56,10 +57,7 @@ Exit code 0: allowed; 1: denied.`,
 				}
 			}
 			return db.WithSelected(cmd, from, func(l *limiter.Limiter, policies []limiter.Policy) error {
-				requests := make([]limiter.Request, n)
-				for i, p := range policies {
-					requests[i] = p.Request(nth(keys, i), units[i])
-				}
+				requests := several(policies, keys, units, floors)
 				all, err := l.AllowAll(cmd.Context(), requests...)
 				if err != nil {
 					return cli.LimiterError(err)
@@ -70,7 +68,19 @@ Exit code 0: allowed; 1: denied.`,
 	}
 	cmd.Flags().StringArrayVar(&selected, "policy", nil, "`name` of a policy in the database or a program, or FILE#NAME; once for each KEY")
 	cmd.Flags().StringArrayVar(&costs, "cost", nil, "`units` of a request; once, or once for each (default 1)")
+	cmd.Flags().Float64SliceVar(&floors, "floor", nil, "`share` of the burst that must stay free for others; once, or once for each")
 	return cmd
+}
+
+// several returns a request of each policy.
+func several(policies []limiter.Policy, keys []string, units, floors []float64) []limiter.Request {
+	requests := make([]limiter.Request, len(policies))
+	for i, p := range policies {
+		if requests[i] = p.Request(nth(keys, i), units[i]); len(floors) > 0 {
+			requests[i].Floor = nth(floors, i)
+		}
+	}
+	return requests
 }
 
 // nth returns the value of request i, of values for all requests or of one for each.

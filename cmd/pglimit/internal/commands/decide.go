@@ -15,7 +15,14 @@ import (
 )
 
 // method is a method of Limiter that answers a request.
-type method func(*limiter.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+type method func(*limiter.Limiter, context.Context, limiter.Request) (limiter.Result, error)
+
+// costing is the method of a request's parts.
+func costing(do func(*limiter.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)) method {
+	return func(l *limiter.Limiter, ctx context.Context, in limiter.Request) (limiter.Result, error) {
+		return do(l, ctx, in.Policy, in.Key, in.Cost)
+	}
+}
 
 // newVerb completes cmd, which runs do for a key and prints its Result; text is the form
 // without --json.
@@ -27,19 +34,21 @@ func newVerb(db *connect.Database, out *cli.Output, do method, text func(limiter
 			return allowLines(cmd, db, out, &flags)
 		}
 		return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
-			r, err := do(d.Limiter, cmd.Context(), d.Policy, args[0], flags.Cost)
+			r, err := do(d.Limiter, cmd.Context(), flags.Request(d.Policy, args[0]))
 			if err != nil {
 				return cli.LimiterError(err)
 			}
 			return out.Answer(cmd, r.Allowed, r, text(r)+"\n")
 		})
 	}
-	flags.RegisterRequest(cmd)
+	if flags.RegisterRequest(cmd); cmd.Name() == "allow" {
+		flags.RegisterFloor(cmd)
+	}
 	return cmd
 }
 
 func newAllow(db *connect.Database, out *cli.Output) *cobra.Command {
-	return newVerb(db, out, (*limiter.Limiter).AllowN, cli.Decision, &cobra.Command{
+	return newVerb(db, out, (*limiter.Limiter).Do, cli.Decision, &cobra.Command{
 		Use:   "allow KEY|-",
 		Short: "Decide a request, and count it if allowed",
 		Long: `Decide a request for KEY, and count it if it is allowed.
@@ -61,13 +70,14 @@ Exit code 0: allowed (with -: done); 1: denied.`,
   pglimit allow --policy login alice
   pglimit allow --policy limits.yaml#login alice
   pglimit allow --algorithm gcra --limit 100 --period 1h --burst 20 --cost 5 alice --json
+  pglimit allow --policy api --floor 0.2 nightly-export
   pglimit allow --limit 1000 --calendar month --time-zone Europe/Vienna alice
   cut -d' ' -f1 access.log | pglimit allow --limit 60 --period 1m - | sort | uniq -c`,
 	})
 }
 
 func newAllowUpTo(db *connect.Database, out *cli.Output) *cobra.Command {
-	return newVerb(db, out, (*limiter.Limiter).AllowUpTo, grant, &cobra.Command{
+	return newVerb(db, out, costing((*limiter.Limiter).AllowUpTo), grant, &cobra.Command{
 		Use:   "allow-up-to KEY",
 		Short: "Grant as many of the units as fit",
 		Long: `Request --cost units of KEY, and get as many of them as fit. granted in the JSON
@@ -88,7 +98,7 @@ func grant(r limiter.Result) string {
 }
 
 func newCheck(db *connect.Database, out *cli.Output) *cobra.Command {
-	return newVerb(db, out, (*limiter.Limiter).Check, cli.Decision, &cobra.Command{
+	return newVerb(db, out, costing((*limiter.Limiter).Check), cli.Decision, &cobra.Command{
 		Use:   "check KEY",
 		Short: "Report what allow would answer, and count nothing",
 		Long: `Report what allow would answer for KEY, and count nothing. With --cost 0 it only
@@ -103,7 +113,7 @@ Exit code 0: it would be allowed; 1: it would be denied.`,
 }
 
 func newCharge(db *connect.Database, out *cli.Output) *cobra.Command {
-	return newVerb(db, out, (*limiter.Limiter).Charge, moved("charged"), &cobra.Command{
+	return newVerb(db, out, costing((*limiter.Limiter).Charge), moved("charged"), &cobra.Command{
 		Use:   "charge KEY",
 		Short: "Record units that were already spent",
 		Long: `Record --cost units that KEY has already spent, such as a bill that arrived
@@ -115,7 +125,7 @@ in the JSON is the number of units charged.`,
 }
 
 func newRefund(db *connect.Database, out *cli.Output) *cobra.Command {
-	return newVerb(db, out, (*limiter.Limiter).Refund, moved("gave back"), &cobra.Command{
+	return newVerb(db, out, costing((*limiter.Limiter).Refund), moved("gave back"), &cobra.Command{
 		Use:   "refund KEY",
 		Short: "Give units back",
 		Long: `Give --cost units back to KEY, such as for work that failed. At most the units

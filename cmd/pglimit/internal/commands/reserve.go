@@ -53,7 +53,7 @@ func reserving(db *connect.Database, out *cli.Output, cmd *cobra.Command, do fun
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
-			request := d.Policy.Request(args[0], flags.Cost)
+			request := flags.Request(d.Policy, args[0])
 			request.IdempotencyKey, request.Estimate = idempotencyKey, estimate
 			h, err := do(d.Limiter, cmd.Context(), request, ttl)
 			if err != nil {
@@ -68,6 +68,7 @@ func reserving(db *connect.Database, out *cli.Output, cmd *cobra.Command, do fun
 		})
 	}
 	flags.RegisterRequest(cmd)
+	flags.RegisterFloor(cmd)
 	cmd.Flags().BoolVar(&estimate, "estimate", false, "correct --cost by what the key's earlier estimates have really spent")
 	cli.DurationVar(cmd.Flags(), &ttl, "ttl", 10*time.Minute, "`time` until the reservation expires, at least 1s")
 	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count requests with the same `text` once")

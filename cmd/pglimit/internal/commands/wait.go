@@ -41,6 +41,7 @@ Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 		},
 	}
 	flags.RegisterRequest(cmd)
+	flags.RegisterFloor(cmd)
 	cli.DurationVar(cmd.Flags(), &timeout, "timeout", 0, "longest `time` to wait before a denial; 0: no limit")
 	return cmd
 }
@@ -66,7 +67,10 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *poli
 			defer cancel()
 		}
 		start := time.Now()
-		err := d.Limiter.Wait(ctx, d.Policy, key, flags.Cost)
+		queued, err := d.Limiter.DoWait(ctx, flags.Request(d.Policy, key))
+		if err == nil {
+			err = queued.Err()
+		}
 		took := time.Since(start).Round(time.Millisecond)
 		switch denied := (*limiter.DeniedError)(nil); {
 		case err == nil:

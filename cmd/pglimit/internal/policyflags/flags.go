@@ -36,6 +36,8 @@ type Flags struct {
 	Only limiter.Algorithm
 	// Cost is the number of units, set by --cost. Default: 1.
 	Cost float64
+	// Floor is the share that stays free, set by --floor. Default: 0.
+	Floor float64
 
 	policy policies.Stored
 	from   Selection
@@ -93,6 +95,16 @@ func (f *Flags) RegisterDecision(cmd *cobra.Command) {
 func (f *Flags) RegisterRequest(cmd *cobra.Command) {
 	f.RegisterDecision(cmd)
 	f.registerDurability(cmd)
+}
+
+// RegisterFloor adds --floor, for commands that take what they request.
+func (f *Flags) RegisterFloor(cmd *cobra.Command) {
+	cmd.Flags().Float64Var(&f.Floor, "floor", 0, "`share` of the burst that must stay free for others, such as 0.2")
+}
+
+// Request returns a request for the flags' cost above their floor.
+func (f *Flags) Request(p limiter.Policy, key string) limiter.Request {
+	return limiter.Request{Policy: p, Key: key, Cost: f.Cost, Floor: f.Floor}
 }
 
 func (f *Flags) registerDurability(cmd *cobra.Command) {

@@ -46,6 +46,33 @@ func TestCommandsMeanOneRow(t *testing.T) {
 	}
 }
 
+// TestCommandFloor: each command that requests units leaves --floor of the limit free.
+func TestCommandFloor(t *testing.T) {
+	t.Parallel()
+	address := testworld.NewDatabase(t)
+	for verb, flags := range map[string]string{"allow": "", "reserve": "", "wait": "--algorithm leaky_bucket_queue"} {
+		line := strings.Fields("--limit 10 --period 1000h --cost 8 --policy " + verb + " " + flags)
+		for _, c := range []struct {
+			floor string
+			code  int
+		}{{"0.3", 1}, {"0.2", 0}, {"1", 2}} {
+			args := append([]string{verb, "alice", "--floor", c.floor, "--timeout", "1s"}, line...)
+			if verb != "wait" {
+				args = append(args[:4], line...)
+			}
+			if code, out, stderr := testworld.Pglimit(t, address, args...); code != c.code || code == 2 && !strings.Contains(stderr, "Floor 1") {
+				t.Errorf("%v: exit code %d, %s%s", args, code, out, stderr)
+			}
+		}
+	}
+	testworld.Pglimit(t, address, strings.Fields("policy set pool --limit 10 --period 1000h")...)
+	for floors, code := range map[string]int{"--floor 0.95": 1, "--floor 0,0.95": 1, "--floor 0,0.5": 0, "--floor 0,0,0": 2} {
+		if got, out, stderr := testworld.Pglimit(t, address, append([]string{"allow-all", "a", "b", "--policy", "pool"}, strings.Fields(floors)...)...); got != code {
+			t.Errorf("%s: exit code %d, %s%s", floors, got, out, stderr)
+		}
+	}
+}
+
 // TestCommandDurability: the flag reaches the commit, and Durable is the default, on a
 // database whose default would not wait for the disk.
 func TestCommandDurability(t *testing.T) {
