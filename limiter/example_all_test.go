@@ -31,6 +31,28 @@ func ExampleLimiter_AllowAll() {
 	// denied by request 1 for 30s - remaining for the tenant: 998
 }
 
+// Batch work leaves a fifth of the limit to interactive work.
+func ExampleRequest_floor() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	calls := limiter.PerMinute("calls", 10)
+	batch := limiter.Request{Policy: calls, Key: "acme", Cost: 1, Floor: 0.2}
+	for range 9 {
+		r, err := l.Do(ctx, batch)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if !r.Allowed {
+			fmt.Println("batch: denied for", r.RetryAfter, "- remaining:", r.Remaining)
+		}
+	}
+	r, err := l.Allow(ctx, calls, "acme")
+	fmt.Println("interactive:", r.Allowed, r.Remaining, err)
+	// Output:
+	// batch: denied for 6s - remaining: 2
+	// interactive: true 1 <nil>
+}
+
 func ExampleResults_Err() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	all, _ := l.AllowAll(ctx, limiter.PerHour("tenant", 1000).Request("acme", 1), limiter.PerSecond("user", 1).Request("alice", 2))
