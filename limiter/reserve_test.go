@@ -233,7 +233,10 @@ func TestEstimateInPart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := spend(t, l, budget, "k", 6, 5, 1); got != 1 {
+	if got := spend(t, l, budget, "k", 5, 5, 1); got != 5 {
+		t.Errorf("the fifth reserved %v", got)
+	}
+	if got := spend(t, l, budget, "k", 1, 5, 1); got != 1 {
 		t.Errorf("the sixth reserved %v", got)
 	}
 	again, err := l.Reserve(ctx, once, time.Hour)

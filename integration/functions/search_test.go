@@ -14,7 +14,7 @@ import (
 func TestFunctionsDecideAsGo(t *testing.T) {
 	t.Parallel()
 	testworld.SearchFunctions(t, search.Draw{Operations: search.Ordinary + " usage usage", Shadows: true}, 15, testworld.Functions{}, search.Variants(10, 10*time.Second)...)
-	estimating := search.Draw{Operations: search.Without(search.Estimating, "sweep", "begin", "commit", "rollback"), Keys: 1, Names: 1, Steps: 50}
+	estimating := search.Draw{Operations: search.Without(search.Estimating, "sweep", "begin", "commit", "rollback"), Keys: 1, Names: 1, Steps: 50, Forward: true}
 	testworld.SearchFunctions(t, estimating, 15, testworld.Functions{}, testworld.Holdable()...)
 }
 

@@ -96,7 +96,7 @@ var values = map[string][]string{
 	"outcome": {string(limiter.OutcomeAllowed), string(limiter.OutcomeDenied), string(limiter.OutcomeSkipped), string(limiter.OutcomeShadowed), string(limiter.OutcomeError)},
 	"source":  {string(limiter.SourceDatabase), string(limiter.SourceCache), string(limiter.SourceMemory), string(limiter.SourceDegraded), string(limiter.SourceSkipped)},
 	"verb": {string(limiter.VerbAllow), string(limiter.VerbAllowUpTo), string(limiter.VerbAllowAll), string(limiter.VerbWait), string(limiter.VerbWaitAll),
-		string(limiter.VerbReserve), string(limiter.VerbCharge)},
+		string(limiter.VerbReserve), string(limiter.VerbReserveUpTo), string(limiter.VerbCharge)},
 }
 
 // check parses an expression by Prometheus's parser, and looks for what it selects.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -107,5 +108,71 @@ func TestReserveUpToALostAnswer(t *testing.T) {
 		if u, err := l.Usage(ctx, p, "k"); err != nil || u.Reservations != 1 || !testworld.Near(u.Reserved, 3) {
 			t.Errorf("%s: %+v, %v", testworld.Variant(p), u, err)
 		}
+	}
+}
+
+// TestEstimateOfEveryWay: each way learns from the key's own estimates, within the bounds, and a
+// budget of 25 then holds 25 callers that estimate 5.
+func TestEstimateOfEveryWay(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	clock := new(conformance.Clock)
+	config := &limiter.Config{Now: clock.Now, DisableDenyCache: true, IdempotencyTTL: 24 * time.Hour} // as the functions have it
+	for way, l := range ways(t, config) {
+		p := limiter.Policy{Name: "budget-" + way[:3], Algorithm: limiter.FixedWindow, Limit: 25, Period: 1000 * time.Hour}
+		large := limiter.PerHour(p.Name, 1e6) // of another algorithm
+		reserve := func(d verbs.Limiter, p limiter.Policy, key string, cost float64) limiter.Reservation {
+			t.Helper()
+			h, err := d.Reserve(ctx, limiter.Request{Policy: p, Key: key, Cost: cost, Estimate: true}, time.Hour)
+			if err != nil {
+				t.Fatalf("%s: %v", way, err)
+			}
+			return h
+		}
+		learn := func(p limiter.Policy, key string, n int, cost, spent float64) {
+			t.Helper()
+			for range n {
+				clock.Set(clock.Now().Sub(conformance.Epoch).Microseconds() + 1) // the last ones are known
+				h := reserve(l, p, key, cost)
+				testworld.Must(t)(l.Settle(ctx, h.ID, spent))
+				if spent > 0 {
+					testworld.Must(t)(l.Refund(ctx, p, key, spent))
+				}
+			}
+		}
+		learn(large, "k", 10, 1, 2)
+		learn(p, "other", 10, 1, 2)
+		learn(p, "k", 10, 5, 1)
+		ids := map[string]bool{}
+		for range 25 {
+			if h := reserve(l, p, "k", 5); h.Result.Granted != 1 {
+				t.Fatalf("%s: reservation %d: %+v", way, len(ids), h)
+			} else {
+				ids[h.ID] = true
+			}
+		}
+		if h := reserve(l, p, "k", 5); h.Result.Allowed {
+			t.Errorf("%s: %+v", way, h)
+		}
+		part, err := l.ReserveUpTo(ctx, limiter.Request{Policy: p, Key: "other", Cost: 20, Estimate: true}, time.Hour)
+		if err != nil || part.Result.Granted != 25 { // of at most the burst
+			t.Errorf("%s: %+v, %v", way, part, err)
+		}
+		learn(large, "least", 5, 100, 0)
+		learn(large, "most", 5, 100, 5000)
+		learn(large, "changed", 25, 100, 10)
+		learn(large, "changed", 20, 100, 150)
+		learn(large, "few", 4, 100, 10)
+		for key, want := range map[string]float64{"least": 10, "most": 200, "changed": 150, "few": 100, "new": 100} {
+			if h := reserve(l, large, key, 100); h.Result.Granted != want {
+				t.Errorf("%s, %s: %+v, want %v", way, key, h, want)
+			}
+		}
+		now := clock.Now().Sub(conformance.Epoch).Microseconds()
+		clock.Set(now + 25*time.Hour.Microseconds()) // they are forgotten
+		if h := reserve(l, large, "least", 100); h.Result.Granted != 100 {
+			t.Errorf("%s: forgotten: %+v", way, h)
+		}
+		clock.Set(now)
 	}
 }

@@ -47,7 +47,6 @@ func attacks() map[string]string {
 		"read the record of migrations":    `SELECT * FROM limits.pglimit_goose_db_version`,
 		"settle with the normal function":  `SELECT pglimit.settle(r.reservation, 1) FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
 		"cancel with the normal function":  `SELECT pglimit.cancel(r.reservation) FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
-		"teach estimates":                  `SELECT pglimit_ask.reserve('gcra', 'r', 1, 60, estimate => true)`,
 		"choose the clock of a settlement": `SELECT pglimit.settle(r.reservation, 1, clock_timestamp() + interval '1 hour') FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
 	}
 	for _, a := range algorithms {
@@ -181,6 +180,8 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 	ask := s.asker
 	wants(t, ask, "42501", `SELECT pglimit_ask.allow('operators', 'k')`) // there is one, without askers
 	wants(t, ask, "42501", `SELECT pglimit_ask.reserve('operators', 'k', 1, 60)`)
+	wants(t, ask, "42501", `SELECT pglimit_ask.reserve_up_to('operators', 'k', 1, 60)`)
+	wants(t, ask, "42883", `SELECT pglimit_ask.reserve_up_to('gcra', 'k', 1, 60, estimate => true)`) // it could teach others to reserve too little
 	wants(t, ask, "42501", `SELECT pglimit_ask.allow('undeclared', 'k')`)
 	wants(t, ask, "42501", `SELECT pglimit_ask.check(NULL, 'k')`)
 	wants(t, ask, "42883", `SELECT pglimit_ask.allow('gcra', 'k', 1, now => '9999-12-31')`) // there is no such parameter

@@ -180,7 +180,9 @@ func (g *drawing) step(n int, op string) Step {
 		if slices.Contains(g.all, "once") && g.IntN(4) == 0 && !(g.Equal && bucket(p) && g.History.plans(p.Name) > 1) {
 			s.Idempotency = []string{"x", "z"}[g.IntN(2)]
 		}
-		s.Estimate = g.IntN(4) > 0
+		if s.Estimate = g.IntN(4) > 0; s.Estimate && s.Moves == 0 && !s.Retry { // sums of estimates of one moment round in any order
+			s.Moves, g.at = 1, g.at+1
+		}
 		g.reservations = append(g.reservations, n)
 	}
 	switch s.Op {
