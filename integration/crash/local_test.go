@@ -9,7 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/bound"
-	"github.com/pglimit/pglimit/internal/conformance/search"
+	conformance "github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -55,7 +55,7 @@ func TestLocalOnAStoppedServer(t *testing.T) {
 			}
 			part := p
 			part.Limit, part.Burst = p.Limit*p.LocalShare, p.Burst*p.LocalShare
-			if used := 0.5 * 40; n != 30 || bound.Exceeded(n+used, bound.Allowed([]bound.Plan{search.Plan(&part)}, from, from)) {
+			if used := 0.5 * 40; n != 30 || bound.Exceeded(n+used, bound.Allowed([]bound.Plan{conformance.Plan(&part)}, from, from)) {
 				t.Errorf("%s: process %d admitted %v", key, i, n)
 			}
 			all += n

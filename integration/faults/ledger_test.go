@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/internal/ledger"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -247,7 +248,7 @@ func (b *books) exceeded() (admitted, allowed float64, excess []error) {
 		}
 	}
 	for at, k := range all {
-		allowed += bound.Allowed([]bound.Plan{search.Plan(&k.policy)}, time.UnixMicro(k.first), time.UnixMicro(k.last))
+		allowed += bound.Allowed([]bound.Plan{verbs.Plan(&k.policy)}, time.UnixMicro(k.first), time.UnixMicro(k.last))
 		if err := search.Check(&k.policy, k.all); err != nil {
 			excess = append(excess, fmt.Errorf("%s of %s: %w", at.key, at.policy, err))
 		}

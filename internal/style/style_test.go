@@ -32,7 +32,7 @@ var larger = []string{
 	"cmd/pglimit/internal/commands/migrate.go runMigrations",
 	"cmd/pglimit/internal/commands/replay.go newReplay",
 	"cmd/pglimit/internal/commands/why.go newWhy",
-	"cmd/pglimit/internal/embedded/container.go startContainer", "cmd/pglimit/internal/prove/prove.go Run",
+	"cmd/pglimit/internal/embedded/container.go startContainer",
 	"cmd/pglimit/internal/ratelimit/run.go Run", "cmd/pglimit/internal/replay/log.go Read",
 	"cmd/pglimit/internal/serve/serve.go", "cmd/pglimit/internal/serve/serve.go Prepare", "cmd/pglimit/internal/serve/serve.go Run",
 	"examples/river/main.go run", "integration/testworld/functionway.go SearchFunctions",

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/bound"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -233,14 +233,6 @@ func windowEnd(p *limiter.Policy, now int64) int64 {
 	if p.Calendar == "" && !p.Aligned {
 		return now + p.Period.Microseconds()
 	}
-	_, end := bound.Window(Plan(p), time.UnixMicro(now))
+	_, end := bound.Window(verbs.Plan(p), time.UnixMicro(now))
 	return end.UnixMicro()
-}
-
-// Plan returns the numbers of p.
-func Plan(p *limiter.Policy) bound.Plan {
-	return bound.Plan{
-		Algorithm: algorithm.Name(p.Algorithm), Limit: p.Limit, Burst: p.Burst, Period: p.Period, Tick: p.Tick,
-		Aligned: p.Aligned, Calendar: algorithm.Unit(p.Calendar), TimeZone: p.TimeZone,
-	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -84,4 +86,12 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		panic(c.Op)
 	}
 	return a
+}
+
+// Plan returns the numbers of p, for its bound.
+func Plan(p *limiter.Policy) bound.Plan {
+	return bound.Plan{
+		Algorithm: algorithm.Name(p.Algorithm), Limit: p.Limit, Burst: p.Burst, Period: p.Period, Tick: p.Tick,
+		Aligned: p.Aligned, Calendar: algorithm.Unit(p.Calendar), TimeZone: p.TimeZone,
+	}
 }

@@ -4,18 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove"
-	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
@@ -43,9 +40,8 @@ The columns count units, except PER SECOND, which counts requests:
 
 The server's log shows the ended connections; --kill=false ends none. Behind a
 pooler such as PgBouncer none are ended, because other clients may share them;
-its name, version and mode are shown, as far as it tells them. A read-only
-server is named before anything is sent. In transaction mode the database's URL
-may need ?default_query_exec_mode=exec (or cache_describe).
+its name, version and mode are shown, as far as it tells them. In transaction mode
+the database's URL may need ?default_query_exec_mode=exec (or cache_describe).
 
 The keys belong to separate policies and are deleted at the end, also after
 Ctrl-C. The test uses two connections more than workers.
@@ -72,13 +68,16 @@ func newProve(db *connect.Database, out *cli.Output) *cobra.Command {
 				return err
 			}
 			defer pool.Close()
-			show, done := proofProgress(cmd.ErrOrStderr(), config.For)
-			config.Progress = show
+			bar := progressBar(cmd, int64(len(limiter.Algorithms())), "")
+			config.Progress = func(a limiter.Algorithm) {
+				bar.Describe(string(a))
+				_ = bar.Add(1) // failing to draw the bar is not an error
+			}
 			config.Through = func(description string) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "through a pooler: %s; no connections are ended\n", description)
 			}
 			report, err := prove.Run(cmd.Context(), pool, config)
-			done()
+			_ = bar.Close()
 			if err != nil {
 				return explainProof(cmd.Context(), err)
 			}
@@ -100,40 +99,10 @@ func explainProof(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, prove.ErrConfig):
 		return err
-	case errors.Is(err, pooler.ErrStatements), errors.Is(err, prove.ErrReadOnly):
+	case errors.Is(err, pooler.ErrStatements):
 		return cli.DatabaseError(err) // also if the lost statement caused another error
 	}
 	return cli.LimiterError(err)
-}
-
-// progress returns functions that show the progress of a proof on a terminal.
-func proofProgress(w io.Writer, lasts time.Duration) (show func(limiter.Algorithm), done func()) {
-	if !cli.OnTerminal(w) {
-		return nil, func() {}
-	}
-	bar := progressbar.NewOptions64(lasts.Milliseconds(),
-		progressbar.OptionSetWriter(w),
-		progressbar.OptionSetWidth(30),
-		progressbar.OptionSetPredictTime(false),
-		progressbar.OptionSetElapsedTime(false),
-		progressbar.OptionClearOnFinish())
-	start := time.Now()
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				_ = bar.Finish() // failing to draw the bar is not an error
-				return
-			case <-tick.C:
-				_ = bar.Set64(min(time.Since(start), lasts).Milliseconds() * 99 / 100)
-			}
-		}
-	}()
-	return func(a limiter.Algorithm) { bar.Describe(fmt.Sprintf("%-22s", a)) }, func() { close(stop); <-stopped }
 }
 
 // Text returns a report as text.
@@ -184,18 +153,11 @@ func partsText(r prove.Report) string {
 	for _, a := range r.Algorithms {
 		for _, e := range a.Exceeded {
 			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %.0f of %.0f (limit %s per %s)\n",
-				a.Algorithm, e.Key, e.Admitted, e.Allowed, cli.Units(e.Policy.Limit), periodText(e.Policy))
+				a.Algorithm, e.Key, e.Admitted, e.Allowed, cli.Units(e.Policy.Limit), perText(e.Policy))
 		}
 		for _, f := range a.Faults {
-			fmt.Fprintf(&text, "WRONG: %s, key %s (limit %s per %s): %s\n", a.Algorithm, f.Key, cli.Units(f.Policy.Limit), periodText(f.Policy), f.Fault)
+			fmt.Fprintf(&text, "WRONG: %s, key %s (limit %s per %s): %s\n", a.Algorithm, f.Key, cli.Units(f.Policy.Limit), perText(f.Policy), f.Fault)
 		}
 	}
 	return text.String()
-}
-
-func periodText(p limiter.Policy) string {
-	if p.Calendar != "" {
-		return string(p.Calendar) + " in " + p.TimeZone
-	}
-	return duration.Format(p.Period)
 }

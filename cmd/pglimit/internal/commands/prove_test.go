@@ -27,7 +27,7 @@ func TestProofText(t *testing.T) {
 		"\nplans in turn: 3 keys, admitted 4 of 9\n",
 		"\nwhole ticks: 0 ", "\naligned windows: 0 ", "\ncalendars: 0 ", "\nAllowAll: 0 ",
 		"\nEXCEEDED: gcra, key a: admitted 9 of 8 (limit 5 per 1m)\n",
-		"\nWRONG: gcra, key b (limit 5 per month in Europe/Vienna): another level\n",
+		"\nWRONG: gcra, key b (limit 5 per month Europe/Vienna): another level\n",
 		"\nIt does not hold. Please report this",
 	} {
 		if !strings.Contains(text, want) {

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/bound"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/internal/ledger"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -35,7 +35,7 @@ func (a *account) look(p limiter.Policy, r limiter.Result) {
 	case a.kind == Ticks && math.Abs(r.Level-math.Round(r.Level)) > bound.Slack:
 		a.wrong("the answer at %s counts %.3f units, but only whole units leak in a tick", stamp(r.At), r.Level)
 	case a.windowed() && r.Level > 0:
-		_, ends := bound.Window(planOf(p), r.At)
+		_, ends := bound.Window(verbs.Plan(&p), r.At)
 		if end := r.At.Add(r.ResetAfter); !end.Equal(ends) {
 			a.wrong("the answer at %s ends its window at %s instead of %s", stamp(r.At), stamp(end), stamp(ends))
 		}
@@ -49,21 +49,13 @@ func (a *account) allowed(from, to time.Time) float64 {
 	}
 	var plans []bound.Plan
 	for _, p := range a.bounding() {
-		plans = append(plans, planOf(p))
+		plans = append(plans, verbs.Plan(&p))
 	}
 	most := bound.Allowed(plans, from, to)
 	if a.kind != Hot {
 		most = math.Floor(most + bound.Slack)
 	}
 	return most
-}
-
-// planOf returns the numbers of p.
-func planOf(p limiter.Policy) bound.Plan {
-	return bound.Plan{
-		Algorithm: algorithm.Name(p.Algorithm), Limit: p.Limit, Burst: p.Burst, Period: p.Period, Tick: p.Tick,
-		Aligned: p.Aligned, Calendar: algorithm.Unit(p.Calendar), TimeZone: p.TimeZone,
-	}
 }
 
 // stamp formats a time for a fault.
@@ -150,7 +142,7 @@ func (c *contest) report(took time.Duration, from, to time.Time) Algorithm {
 		}
 	}
 	for _, k := range kinds {
-		if part := c.parts[k.kind]; part != nil {
+		if part := c.parts[k]; part != nil {
 			a.Add(part)
 			a.Kinds = append(a.Kinds, *part)
 		}

@@ -61,12 +61,11 @@ func newContest(clients []client, workers int, a limiter.Algorithm, run string, 
 }
 
 // contend lets the workers send requests until lasts has passed, each at least one, waits for
-// the last answers, and then reads what is counted. clock reads the database's clock. With an
-// error it returns the results so far.
-func (c *contest) contend(ctx context.Context, lasts time.Duration, clock func(context.Context) (time.Time, error)) (Algorithm, error) {
+// the last answers, and then reads what is counted. clock reads the database's clock.
+func (c *contest) contend(ctx context.Context, lasts time.Duration, clock func(context.Context) (time.Time, error)) (a Algorithm, err error) {
 	first, err := clock(ctx)
 	if err != nil {
-		return Algorithm{}, errors.Join(err, context.Cause(ctx))
+		return a, errors.Join(err, context.Cause(ctx))
 	}
 	start := time.Now()
 	all, working := errgroup.WithContext(ctx)
@@ -76,16 +75,19 @@ func (c *contest) contend(ctx context.Context, lasts time.Duration, clock func(c
 	err = all.Wait()
 	took := time.Since(start)
 	if err = cmp.Or(err, context.Cause(ctx)); err != nil {
-		return c.report(took, first, first), err
+		return a, err
 	}
 	last, err := clock(ctx)
+	if err != nil {
+		return a, err
+	}
 	if byOurs := first.Add(took); last.Before(byOurs) {
 		last = byOurs // the database's clock was set back meanwhile
 	}
-	if err == nil {
-		err = c.check(ctx)
+	if err := c.check(ctx); err != nil {
+		return a, err
 	}
-	return c.report(took, first, last), err
+	return c.report(took, first, last), nil
 }
 
 // work is a worker, which sends requests one after the other.
@@ -190,7 +192,7 @@ func (c *contest) count(d *draw, a verbs.Answer, how manner, fate fate) {
 // was answered in.
 func (c *contest) of(d *draw, key string, r *limiter.Result) *account {
 	if d.windowed() && r != nil {
-		begins, _ := bound.Window(planOf(d.Policy), r.At)
+		begins, _ := bound.Window(verbs.Plan(&d.Policy), r.At)
 		key += " from " + stamp(begins)
 	}
 	of := c.accounts[key]

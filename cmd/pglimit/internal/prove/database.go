@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,23 +21,32 @@ const (
 	killEvery      = 250 * time.Millisecond
 )
 
+// server is the database of a proof, asked over connections that the proof does not end.
+type server struct {
+	pool         *pgxpool.Pool
+	run          string // is in the names of the run's policies
+	name         string // application name of the proof's connections
+	behindPooler bool
+}
+
+// clock returns the time of the server's clock.
+func (s *server) clock(ctx context.Context) (now time.Time, err error) {
+	err = s.pool.QueryRow(ctx, "SELECT clock_timestamp()", pooler.Mode(s.pool)).Scan(&now)
+	return now, err
+}
+
 // dbClient sends requests over one pool.
 type dbClient struct {
 	*limiter.Limiter
 	pool *pgxpool.Pool
 }
 
-// newClients opens n pools to the database of pool, with a connection for each worker. On the
-// server the connections have the application name name, which identifies them.
-func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers int) (all []client, err error) {
-	defer func() {
-		if err != nil {
-			closeAll(all)
-		}
-	}()
+// newClients opens n pools, with a connection for each worker. On the server the connections
+// have the application name s.name, which identifies them. Close the pools after an error too.
+func (s *server) newClients(ctx context.Context, n, workers int) (all []client, err error) {
 	for range n {
-		config := pool.Config()
-		config.ConnConfig.RuntimeParams["application_name"] = name
+		config := s.pool.Config()
+		config.ConnConfig.RuntimeParams["application_name"] = s.name
 		config.MaxConns, config.MinConns, config.MinIdleConns = int32((workers+n-1)/n), 0, 0
 		own, err := pgxpool.NewWithConfig(ctx, config)
 		if err != nil {
@@ -59,27 +66,14 @@ func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers
 
 // connectAll opens all of a pool's connections in advance.
 func connectAll(ctx context.Context, pool *pgxpool.Pool) error {
-	most := int(pool.Config().MaxConns)
-	var held []*pgxpool.Conn
-	defer func() {
-		for _, c := range held {
-			c.Release()
-		}
-	}()
-	for range most {
+	for range pool.Config().MaxConns {
 		c, err := pool.Acquire(ctx)
 		if err != nil {
 			return fmt.Errorf("open a connection for each worker: use fewer workers, or give the server more connections: %w", err)
 		}
-		held = append(held, c)
+		defer c.Release() // when all are open
 	}
 	return nil
-}
-
-func closeAll(clients []client) {
-	for _, c := range clients {
-		c.(*dbClient).pool.Close()
-	}
 }
 
 // InTx is client's.
@@ -97,10 +91,10 @@ func (c *dbClient) InTx(ctx context.Context, commit bool, do func(verbs.Limiter)
 	return tx.Commit(ctx)
 }
 
-// killNowAndThen lets the server end one of the connections called name every killEvery. A slow
+// killNowAndThen ends one of the proof's connections every killEvery, until ctx ends. A slow
 // server gets longer, so that transactions end between two of these. It returns how many were
 // ended.
-func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (killed int64, err error) {
+func (s *server) killNowAndThen(ctx context.Context) (killed int64, err error) {
 	for pause := killEvery; ; {
 		select {
 		case <-ctx.Done():
@@ -108,10 +102,10 @@ func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (kille
 		case <-time.After(pause):
 		}
 		began := time.Now()
-		tag, err := pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM (
+		tag, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM (
 			SELECT pid FROM pg_stat_activity
 			WHERE application_name = $1 AND usename = current_user AND datname = current_database()
-			ORDER BY random() LIMIT 1) AS victim`, pooler.Mode(pool), name)
+			ORDER BY random() LIMIT 1) AS victim`, pooler.Mode(s.pool), s.name)
 		if err != nil && ctx.Err() == nil {
 			return killed, fmt.Errorf("end one of the proof's connections: %w", err)
 		}
@@ -125,32 +119,20 @@ const (
 	leaveEvery     = 10 * time.Millisecond
 )
 
-// Queries for whether connections of the proof still exist, and whether any is busy. A
-// pooler keeps idle connections for later clients, under the name of the last client.
-const (
-	stillThere = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1)"
-	stillBusy  = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND state <> 'idle')"
-)
-
 // cleanUp deletes all rows of the run. The server may still execute a request of a
-// disconnected client, which would create rows later. So cleanUp first waits until the
-// connections called name are gone or, behind a pooler, idle. Then it deletes until
-// no row is left.
-func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string, behindPooler bool) error {
+// disconnected client, which would create rows later. So cleanUp first waits until the proof's
+// connections are gone or, behind a pooler, idle. Then it deletes until no row is left.
+func (s *server) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	inTheWay := stillThere
-	if behindPooler {
-		inTheWay = stillBusy
-	}
 	for {
-		err := untilFalse(ctx, pool, inTheWay, name)
+		err := s.left(ctx)
 		var deleted int64
 		if err == nil {
-			deleted, err = deleteAll(ctx, pool, run)
+			deleted, err = s.deleteAll(ctx)
 		}
 		if err != nil {
-			return fmt.Errorf("clean up: %w; %s", err, byHand(run))
+			return fmt.Errorf("clean up: %w; delete the rows whose policy begins with %s from pglimit's tables", err, prefix(s.run))
 		}
 		if deleted == 0 {
 			return nil
@@ -158,36 +140,16 @@ func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string, behindPo
 	}
 }
 
-// deleteAll deletes the rows of the run, and returns their number.
-func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int64, err error) {
-	tables := []string{"pglimit_reservation"}
-	for _, a := range algorithm.Tables {
-		tables = append(tables, "pglimit_"+string(a))
-	}
-	for _, table := range tables {
-		tag, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{table}.Sanitize()+" WHERE policy = ANY ($1::text[])",
-			pooler.Mode(pool), policyNames(run))
-		if err != nil {
-			return deleted, err
-		}
-		deleted += tag.RowsAffected()
-	}
-	return deleted, nil
-}
-
-// byHand returns the instruction for the user if cleaning up failed.
-func byHand(run string) string {
-	return fmt.Sprintf("delete the rows whose policy begins with %s from pglimit's tables", prefix(run))
-}
-
-// untilFalse waits until a query about the connections called name returns false.
-func untilFalse(ctx context.Context, pool *pgxpool.Pool, query, name string) error {
+// left waits until the proof's connections are gone. A pooler keeps idle connections for later
+// clients, under the name of the last client.
+func (s *server) left(ctx context.Context) error {
 	tick := time.NewTicker(leaveEvery)
 	defer tick.Stop()
 	for {
-		var is bool
-		err := pool.QueryRow(ctx, query, pooler.Mode(pool), name).Scan(&is)
-		if err != nil || !is {
+		var there bool
+		err := s.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND NOT ($2 AND state = 'idle'))",
+			pooler.Mode(s.pool), s.name, s.behindPooler).Scan(&there)
+		if err != nil || !there {
 			return err
 		}
 		select {
@@ -198,31 +160,22 @@ func untilFalse(ctx context.Context, pool *pgxpool.Pool, query, name string) err
 	}
 }
 
-// ErrReadOnly is in the error for a server that refuses to write.
-var ErrReadOnly = errors.New("nothing was tested")
-
-// readWrite returns an ErrReadOnly if the server refuses to write. It names the server, the
-// reason and the next step.
-func readWrite(ctx context.Context, pool *pgxpool.Pool) error {
-	var standby bool
-	var readOnly, setBy string
-	err := pool.QueryRow(ctx, `SELECT pg_is_in_recovery(), setting, source
-		FROM pg_settings WHERE name = 'default_transaction_read_only'`, pooler.Mode(pool)).Scan(&standby, &readOnly, &setBy)
-	if err != nil {
-		return fmt.Errorf("ask whether the server is read-only: %w", err)
+// deleteAll deletes the rows of the run, and returns their number.
+func (s *server) deleteAll(ctx context.Context) (deleted int64, err error) {
+	var policies []string
+	for _, k := range kinds {
+		policies = append(policies, policyName(s.run, k))
 	}
-	to := pool.Config().ConnConfig
-	return judgeReadOnly(fmt.Sprintf("database %s on %s", to.Database, net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port)))), standby, readOnly == "on", setBy)
-}
-
-func judgeReadOnly(server string, standby, readOnly bool, setBy string) error {
-	switch {
-	case standby:
-		return fmt.Errorf("%w: %s is read-only, because the server is a standby: connect to the primary "+
-			"(several hosts and target_session_attrs=read-write in the URL find it)", ErrReadOnly, server)
-	case readOnly:
-		return fmt.Errorf("%w: %s is read-only, because default_transaction_read_only is on (set by: %s): turn it off, or add "+
-			"options=-cdefault_transaction_read_only%%3Doff to the URL", ErrReadOnly, server, setBy)
+	tables := []string{"pglimit_reservation"}
+	for _, a := range algorithm.Tables {
+		tables = append(tables, "pglimit_"+string(a))
 	}
-	return nil
+	for _, table := range tables {
+		tag, err := s.pool.Exec(ctx, "DELETE FROM "+table+" WHERE policy = ANY ($1::text[])", pooler.Mode(s.pool), policies)
+		if err != nil {
+			return deleted, err
+		}
+		deleted += tag.RowsAffected()
+	}
+	return deleted, nil
 }

@@ -34,11 +34,7 @@ const (
 	Sets Kind = "sets"
 )
 
-// kinds has each kind with the number of its keys, or sets of keys, at one time.
-var kinds = []struct {
-	kind   Kind
-	places int
-}{{Cold, 2}, {Hot, 2}, {Plans, 1}, {Ticks, 1}, {Aligned, 1}, {Calendars, 4}, {Sets, 2}}
+var kinds = []Kind{Cold, Hot, Plans, Ticks, Aligned, Calendars, Sets}
 
 const (
 	coldLimit   = 30
@@ -58,73 +54,61 @@ type place struct {
 	round atomic.Int64     // number of the key in this place
 }
 
-// newPlaces returns the places for an algorithm in a run.
+// newPlaces returns the places for an algorithm in a run. It leaves out the policies that the
+// algorithm does not have.
 func newPlaces(a limiter.Algorithm, run string, lasts time.Duration) (all []*place) {
-	cold := limiter.Policy{Algorithm: a, Limit: coldLimit, Period: max(time.Hour, coldPeriods*lasts).Truncate(time.Microsecond)}
 	part := max(time.Microsecond, time.Duration(float64(lasts)/ticksOfRun).Truncate(time.Microsecond))
 	for _, k := range kinds {
-		for i := range k.places {
-			plans := plansOf(k.kind, i, cold, part)
-			for j := range plans {
-				plans[j].Name = policyName(run, k.kind)
-			}
-			if plans != nil {
-				all = append(all, &place{kind: k.kind, name: fmt.Sprintf("%s-%d-%s", k.kind, i, a), plans: plans})
+		cold := limiter.Policy{Name: policyName(run, k), Algorithm: a, Limit: coldLimit, Period: max(time.Hour, coldPeriods*lasts).Truncate(time.Microsecond)}
+		for i, plans := range plansOf(k, cold, part) {
+			plans = slices.DeleteFunc(plans, func(p limiter.Policy) bool { return p.Validate() != nil })
+			if len(plans) > 0 {
+				all = append(all, &place{kind: k, name: fmt.Sprintf("%s-%d-%s", k, i, a), plans: plans})
 			}
 		}
 	}
 	return all
 }
 
-// plansOf returns the policies of a place, or nil if the algorithm has no such kind. part
-// is the time of a tick or window that ends a few times in a run.
-func plansOf(k Kind, place int, cold limiter.Policy, part time.Duration) []limiter.Policy {
-	small, long, low := cold, cold, cold
+// plansOf returns the policies of each place of a kind, as variations of cold. part is the time
+// of a tick or window that ends a few times in a run.
+func plansOf(k Kind, cold limiter.Policy, part time.Duration) (all [][]limiter.Policy) {
+	small, long, low, hot := cold, cold, cold, cold
 	small.Limit, low.Burst = smallPlan, smallPlan
 	long.Period *= 2
-	hot := limiter.Policy{Algorithm: cold.Algorithm, Limit: hotLimit, Period: hotPeriod}
-	few := limiter.Policy{Algorithm: cold.Algorithm, Limit: smallPlan, Period: part}
-	buckets := slices.Contains([]limiter.Algorithm{limiter.LeakyBucket, limiter.LeakyBucketQueue, limiter.TokenBucket, limiter.GCRA}, cold.Algorithm)
-	switch {
-	case k == Hot:
-		return []limiter.Policy{hot}
-	case k == Plans && buckets:
-		return []limiter.Policy{cold, small, long, low}
-	case k == Plans:
-		return []limiter.Policy{cold, small, long}
-	case k == Ticks && cold.Algorithm == limiter.LeakyBucket:
+	hot.Limit, hot.Period = hotLimit, hotPeriod
+	few := small
+	few.Period = part
+	switch k {
+	case Cold:
+		return [][]limiter.Policy{{cold}, {cold}}
+	case Hot:
+		return [][]limiter.Policy{{hot}, {hot}}
+	case Plans:
+		return [][]limiter.Policy{{cold, small, long, low}}
+	case Ticks:
 		few.Tick = part
-		return []limiter.Policy{few}
-	case k == Aligned && cold.Algorithm == limiter.FixedWindow:
+		return [][]limiter.Policy{{few}}
+	case Aligned:
 		few.Aligned = true
-		return []limiter.Policy{few}
-	case k == Calendars && cold.Algorithm == limiter.FixedWindow:
-		p := limiter.Policy{Algorithm: cold.Algorithm, Limit: coldLimit}
-		p.Calendar = [...]limiter.Calendar{limiter.Hour, limiter.Day, limiter.Week, limiter.Month}[place]
-		p.TimeZone = [...]string{"Asia/Kathmandu", "Europe/Vienna", "America/New_York", "UTC"}[place]
-		return []limiter.Policy{p}
-	case k == Sets && place == 0: // the smaller limit is locked last in one set, and first in the other
-		return []limiter.Policy{cold, small}
-	case k == Sets:
-		return []limiter.Policy{small, cold, cold}
-	case k == Cold:
-		return []limiter.Policy{cold}
+		return [][]limiter.Policy{{few}}
+	case Calendars:
+		zones := []string{"Asia/Kathmandu", "Europe/Vienna", "America/New_York", "UTC"}
+		for i, c := range limiter.Calendars() {
+			p := cold
+			p.Period, p.Calendar, p.TimeZone = 0, c, zones[i]
+			all = append(all, []limiter.Policy{p})
+		}
+		return all
 	}
-	return nil
+	// The smaller limit is locked last in one set, and first in the other.
+	return [][]limiter.Policy{{cold, small}, {small, cold, cold}}
 }
 
 // prefix returns the prefix of the names of a run's policies.
 func prefix(run string) string { return "prove." + run }
 
 func policyName(run string, k Kind) string { return prefix(run) + "." + string(k) }
-
-// policyNames returns the names of all policies of a run.
-func policyNames(run string) (names []string) {
-	for _, k := range kinds {
-		names = append(names, policyName(run, k.kind))
-	}
-	return names
-}
 
 // windowed reports whether the keys have windows with fixed edges.
 func (p *place) windowed() bool { return p.kind == Aligned || p.kind == Calendars }

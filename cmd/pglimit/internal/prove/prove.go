@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -92,65 +93,55 @@ func Run(ctx context.Context, pool *pgxpool.Pool, config Config) (report Report,
 	if err := config.Validate(); err != nil {
 		return report, err
 	}
-	behindPooler, err := pooler.Between(ctx, pool)
+	run := strings.ToLower(rand.Text())
+	s := &server{pool: pool, run: run, name: "pglimit prove " + run}
+	if s.behindPooler, err = pooler.Between(ctx, pool); err == nil && s.behindPooler {
+		report.Through, err = pooler.Describe(ctx, pool)
+	}
 	if err != nil {
 		return report, fmt.Errorf("connect: %w", err)
 	}
-	if err := readWrite(ctx, pool); err != nil {
-		return report, err
+	if s.behindPooler && config.Through != nil {
+		config.Through(report.Through)
 	}
-	through := ""
-	if behindPooler {
-		if through, err = pooler.Describe(ctx, pool); err != nil {
-			return report, fmt.Errorf("connect: %w", err)
+	clients, err := s.newClients(ctx, min(pools, config.Workers), config.Workers)
+	defer func() {
+		for _, c := range clients {
+			c.(*dbClient).pool.Close()
 		}
-		if config.Through != nil {
-			config.Through(through)
+		if s.behindPooler {
+			err = pooler.ExplainIn(pool.Config().ConnConfig.DefaultQueryExecMode, err)
 		}
+		refused := len(report.Algorithms) == 0 && errors.Is(err, limiter.ErrMisconfigured) && !pooler.Lost(err)
+		if !refused { // else there is nothing to delete
+			err = errors.Join(err, s.cleanUp(ctx))
+		}
+	}()
+	if err == nil && s.behindPooler {
+		// The limiter does without prepared statements, but not the caller's transactions.
+		err = pooler.Check(ctx, pool)
 	}
-	config.Kill = config.Kill && !behindPooler
-	run := strings.ToLower(rand.Text())
-	name := "pglimit prove " + run
-	clients, err := newClients(ctx, pool, name, min(pools, config.Workers), config.Workers)
 	if err != nil {
 		return report, err
 	}
-	defer func() {
-		closeAll(clients)
-		if behindPooler {
-			err = pooler.ExplainIn(pool.Config().ConnConfig.DefaultQueryExecMode, err)
-		}
-		if notThere := errors.Is(err, limiter.ErrNotMigrated); !notThere {
-			err = errors.Join(err, cleanUp(ctx, pool, name, run, behindPooler))
-		}
-	}()
-	report = Report{Holds: true, Workers: config.Workers, Pools: len(clients), Pooler: behindPooler, Through: through}
-	if behindPooler {
-		// The limiter does without prepared statements, but not the caller's transactions.
-		if err := pooler.Check(ctx, pool); err != nil {
-			return report, err
-		}
-	}
+	report.Holds, report.Workers, report.Pools, report.Pooler = true, config.Workers, len(clients), s.behindPooler
 	start := time.Now()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	killing := make(chan struct{})
-	go func() {
-		defer close(killing)
-		if !config.Kill {
-			return
-		}
-		killed, err := killNowAndThen(ctx, pool, name)
-		report.Killed = killed
-		if err != nil {
-			stop(err)
-		}
-	}()
-	algorithms, err := proveAll(ctx, pool, clients, config, run)
+	var killing sync.WaitGroup
+	if config.Kill && !s.behindPooler {
+		killing.Go(func() {
+			var failed error
+			if report.Killed, failed = s.killNowAndThen(ctx); failed != nil {
+				stop(failed)
+			}
+		})
+	}
+	report.Algorithms, err = s.proveAll(ctx, clients, config)
 	stop(nil)
-	<-killing
-	report.Algorithms, report.Took = algorithms, time.Since(start).Seconds()
-	for _, a := range algorithms {
+	killing.Wait()
+	report.Took = time.Since(start).Seconds()
+	for _, a := range report.Algorithms {
 		report.Holds = report.Holds && len(a.Exceeded) == 0 && len(a.Faults) == 0
 	}
 	return report, err
@@ -158,17 +149,13 @@ func Run(ctx context.Context, pool *pgxpool.Pool, config Config) (report Report,
 
 // proveAll tests the algorithms one after the other. After an error it leaves out the
 // results of the last.
-func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []client, config Config, run string) (all []Algorithm, err error) {
-	clock := func(ctx context.Context) (now time.Time, err error) {
-		err = pool.QueryRow(ctx, "SELECT clock_timestamp()", pooler.Mode(pool)).Scan(&now)
-		return now, err
-	}
+func (s *server) proveAll(ctx context.Context, clients []client, config Config) (all []Algorithm, err error) {
 	each := config.For / time.Duration(len(limiter.Algorithms()))
 	for _, algorithm := range limiter.Algorithms() {
 		if config.Progress != nil {
 			config.Progress(algorithm)
 		}
-		seen, err := newContest(clients, config.Workers, algorithm, run, each).contend(ctx, each, clock)
+		seen, err := newContest(clients, config.Workers, algorithm, s.run, each).contend(ctx, each, s.clock)
 		if fateOf(err) == hopeless {
 			return all, err // the same for every algorithm
 		}
