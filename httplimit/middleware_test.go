@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -58,80 +56,6 @@ func level(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) float
 		t.Fatal(err)
 	}
 	return r.Level
-}
-
-// TestNew checks the response fields step by step.
-func TestNew(t *testing.T) {
-	now := at
-	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
-	p := limiter.Policy{Name: "client", Algorithm: limiter.TokenBucket, Limit: 6, Period: time.Minute, Burst: 2}
-	next := &answering{status: http.StatusNoContent}
-	h := New(l, Each(Header("User"), p), WithXRateLimit())(next)
-	for i, c := range []struct {
-		after  time.Duration
-		user   string
-		status int
-		want   []string // RateLimit, Retry-After, X-RateLimit-Remaining, -Reset
-	}{
-		{0, "a", 204, []string{`"client";r=1;t=10`, "", "1", "1780315210"}},
-		{0, "a", 204, []string{`"client";r=0;t=20`, "", "0", "1780315220"}},
-		{500 * time.Millisecond, "a", 429, []string{`"client";r=0;t=10`, "10", "0", "1780315210"}},
-		{0, "b", 204, []string{`"client";r=1;t=10`, "", "1", "1780315211"}},
-		{9499 * time.Millisecond, "a", 429, []string{`"client";r=0;t=1`, "1", "0", "1780315210"}},
-		{time.Millisecond, "a", 204, []string{`"client";r=0;t=20`, "", "0", "1780315230"}},
-		{time.Hour, "a", 204, []string{`"client";r=1;t=10`, "", "1", "1780318820"}},
-	} {
-		now = now.Add(c.after)
-		r := request()
-		r.Header.Set("User", c.user)
-		w := get(h, r)
-		want := http.Header{policyField: {`"client";q=6;w=60;pglimit-burst=2`}, limitField: {c.want[0]},
-			xLimitField: {"2"}, xRemainingField: {c.want[2]}, xResetField: {c.want[3]}}
-		if c.status == 429 {
-			want[retryField] = []string{c.want[1]}
-			want["Content-Type"], want["Cache-Control"] = []string{"application/problem+json"}, []string{"no-store"}
-		}
-		if w.Code != c.status || !maps.EqualFunc(w.Header(), want, slices.Equal) {
-			t.Errorf("step %d: got %d\n%q, want %d\n%q", i, w.Code, w.Header(), c.status, want)
-		}
-	}
-	if n := next.calls.Load(); n != 5 {
-		t.Errorf("the handler was called %d times, want 5", n)
-	}
-	if w := get(New(l, Each(Header("User"), p))(next), from("", "User: c")); w.Header()[xLimitField] != nil {
-		t.Errorf("without XRateLimit: %q", w.Header())
-	}
-}
-
-// TestNewSeveralRequests checks that requests are granted all or nothing, and that the
-// fields report all of them.
-func TestNewSeveralRequests(t *testing.T) {
-	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }})
-	user := limiter.Policy{Name: "user", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}
-	all := limiter.Policy{Name: "all", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
-	h := New(l, fixed(user.Request("a", 2), all.Request("all", 1)))(&answering{status: 200})
-	for range 3 {
-		if w := get(h, request()); w.Code != 200 {
-			t.Fatal(w.Code)
-		}
-	}
-	w := get(h, request())
-	if got := w.Header().Get(limitField); w.Code != 429 || got != `"user";r=4;t=36, "all";r=0;t=3600` || w.Header().Get(retryField) != "3600" {
-		t.Errorf("got %d, %q", w.Code, w.Header())
-	}
-	var problem struct {
-		Violated []string `json:"violated-policies"`
-	}
-	if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || !slices.Equal(problem.Violated, []string{"all"}) {
-		t.Errorf("%s: %v", w.Body, err)
-	}
-	if got := level(t, l, user, "a"); got != 6 {
-		t.Errorf("the denied request consumed units: level %v, want 6", got)
-	}
-	// No requests, no limit.
-	if w := get(New(l, fixed())(&answering{status: 200}), request()); w.Code != 200 || len(w.Header()) > 0 {
-		t.Errorf("no requests: got %d %q", w.Code, w.Header())
-	}
 }
 
 // gone returns a limiter over a database that does not exist.
@@ -314,46 +238,5 @@ func TestNewCancelledInQueue(t *testing.T) {
 				t.Errorf("%s: the level of %s is %v, want 1, for the first request only", c.key, of.Name, got)
 			}
 		}
-	}
-}
-
-// TestNewQueue checks that requests wait for their turn, and that a request whose turn is
-// after its deadline is denied immediately.
-func TestNewQueue(t *testing.T) {
-	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
-	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
-	for name, requests := range map[string]Limits{"one": fixed(quick.Request("k", 1)), "several": fixed(p.Request("k", 1), quick.Request("k", 1))} {
-		var turn time.Time
-		var waited time.Duration
-		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, o limiter.Observation) {
-			if o.Request.Policy == quick {
-				turn = time.Now().Add(o.Result.Delay)
-				waited += o.Result.Delay
-			}
-		}})
-		h := New(l, requests)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			if time.Now().Before(turn) {
-				t.Errorf("%s: served before its turn", name)
-			}
-		}))
-		for range 4 {
-			if w := get(h, request()); w.Code != 200 || w.Header().Get(limitField) == "" {
-				t.Errorf("%s: got %d, %q", name, w.Code, w.Header())
-			}
-		}
-		if waited != 60*time.Millisecond { // 0, 10, 20 and 30, on a limiter's clock that stands still
-			t.Errorf("%s: waited %v", name, waited)
-		}
-	}
-	l := limiter.NewMemory(nil)
-	h := New(l, fixed(slow.Request("k", 1)))(&answering{status: 200})
-	get(h, request())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if w := get(h, request().WithContext(ctx)); w.Code != 429 || w.Header().Get(retryField) == "" {
-		t.Errorf("too late: got %d %q", w.Code, w.Header())
-	}
-	if got := level(t, l, slow, "k"); got > 1 {
-		t.Errorf("the denied request took a place: level %v, want at most 1", got)
 	}
 }

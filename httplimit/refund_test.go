@@ -111,29 +111,6 @@ func TestRefundIf(t *testing.T) {
 	}
 }
 
-// TestRefundIfConcurrent checks that a request counts while its handler runs, whatever its
-// status will be: requests sent meanwhile are denied.
-func TestRefundIfConcurrent(t *testing.T) {
-	l := limiter.NewMemory(nil)
-	var h http.Handler
-	nested := 0
-	h = New(l, fixed(three.Request("k", 1)), WithRefundIf(func(int) bool { return true }))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		want := 200
-		if nested++; nested == 3 {
-			want = 429
-		}
-		if nested > 3 {
-			return
-		}
-		if w := get(h, request()); w.Code != want {
-			t.Errorf("while %d run: got %d, want %d", nested, w.Code, want)
-		}
-	}))
-	if w := get(h, request()); w.Code != 200 || level(t, l, three, "k") != 0 || nested != 3 {
-		t.Errorf("got %d, %d handlers ran, level %v", w.Code, nested, level(t, l, three, "k"))
-	}
-}
-
 // TestRefundIfBlocks sends six logins at once under a limit of five with BlockFor, alone and
 // with a second limit. The block that the sixth begins goes with the first refund, and stays if
 // all five fail. In all five logins fail, however many a guesser sends.
