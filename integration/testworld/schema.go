@@ -45,6 +45,16 @@ func LimitTables(t testing.TB, pool *pgxpool.Pool) []string {
 	return tables
 }
 
+// NoRows expects every table of limits to be empty.
+func NoRows(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	for _, table := range LimitTables(t, pool) {
+		if n := Value[int](t, pool, `SELECT count(*) FROM `+table); n != 0 {
+			t.Errorf("%d rows are left in %s", n, table)
+		}
+	}
+}
+
 // InsertRows inserts rows with the keys k1 to kn into a table of limits. Row i expires at
 // expires plus i, in microseconds, and is empty.
 func InsertRows(t testing.TB, pool *pgxpool.Pool, table, policy string, n int, expires int64) {

@@ -90,8 +90,9 @@ func TestDashboard(t *testing.T) {
 // when it is back.
 func TestDashboardOutage(t *testing.T) {
 	t.Parallel()
-	var network outage
-	pool := testworld.Connect(t, testworld.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
+	address := testworld.NewDatabase(t)
+	network := testworld.NewDialer(func() string { return address })
+	pool := testworld.Connect(t, address, func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.Dial })
 	data := must.OK(dashboard.Open(t.Context(), pool, nil, slog.New(slog.DiscardHandler)))(t)
 	defer data.Close()
 	s := must.OK(dashboard.New(dashboard.Config{Source: data, Token: "t", Logger: slog.New(slog.DiscardHandler)}))(t)
@@ -101,13 +102,14 @@ func TestDashboardOutage(t *testing.T) {
 		"/api/policies": "", "/api/denials": `{}`, "/api/overrides": `{"policy":"p"}`, "/api/why": `{"key":"k"}`, "/api/search": `{"prefix":"k"}`, "/api/doctor": "", "/api/history": `{}`, "/api/keys": `{}`, "/api/key": `{"key":"k"}`,
 		"/api/unblock": target + `}`, "/api/reset": target + `}`, "/api/block": target + `,"for":"1h"}`,
 	}
-	network.set(true)
+	network.Down.Store(true)
+	pool.Reset()
 	for path, body := range requests {
 		if status, text := call(path, body); status != http.StatusServiceUnavailable || !strings.Contains(text, `"error":`) {
 			t.Errorf("%s without a database: %d %s", path, status, text)
 		}
 	}
-	network.set(false)
+	network.Down.Store(false)
 	for path, body := range requests {
 		if status, text := call(path, body); status != http.StatusOK {
 			t.Errorf("%s afterwards: %d %s", path, status, text)

@@ -2,15 +2,11 @@ package command
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -185,30 +181,7 @@ func TestPlayground(t *testing.T) {
 	if code != 0 || rest != "" && rest != "\n" || c.stderr.String() != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, rest, &c.stderr)
 	}
-	pool := testworld.Connect(t, address)
-	for _, table := range testworld.LimitTables(t, pool) {
-		var n int
-		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil || n != 0 {
-			t.Errorf("%d rows are left in %s, %v", n, table, err)
-		}
-	}
-}
-
-// TestPlaygroundClosedPipe: if its URL cannot be printed, the playground ends.
-func TestPlaygroundClosedPipe(t *testing.T) {
-	t.Parallel()
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer writer.Close()
-	must.Succeed(t, reader.Close())
-	c := testworld.Command(t, testworld.NewDatabase(t), "playground", "--addr", "localhost:0")
-	var stderr bytes.Buffer
-	c.Stdout, c.Stderr = writer, &stderr
-	if _ = c.Run(); c.ProcessState.ExitCode() != 141 || strings.Contains(stderr.String(), "pglimit: ") {
-		t.Errorf("exit code %d, stderr %q", c.ProcessState.ExitCode(), &stderr)
-	}
+	testworld.NoRows(t, testworld.Connect(t, address))
 }
 
 // TestPlaygroundWaits: a request that waits for the database longer than an application
@@ -250,44 +223,13 @@ func TestPlaygroundWaits(t *testing.T) {
 	}
 }
 
-// outage is a network that can be cut.
-type outage struct {
-	mu    sync.Mutex
-	cut   bool
-	conns []net.Conn
-}
-
-var errOutage = errors.New("cut off")
-
-func (o *outage) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.cut {
-		return nil, errOutage
-	}
-	c, err := new(net.Dialer).DialContext(ctx, network, addr)
-	if err == nil {
-		o.conns = append(o.conns, c)
-	}
-	return c, err
-}
-
-func (o *outage) set(cut bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.cut = cut
-	for _, c := range o.conns {
-		_ = c.Close()
-	}
-	o.conns = nil
-}
-
 // TestPlaygroundOutage: while the database is away the streams report it once, and
 // continue when it is back.
 func TestPlaygroundOutage(t *testing.T) {
 	t.Parallel()
-	var network outage
-	pool := testworld.Connect(t, testworld.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
+	address := testworld.NewDatabase(t)
+	network := testworld.NewDialer(func() string { return address })
+	pool := testworld.Connect(t, address, func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.Dial })
 	server, err := playground.New(playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) {
 			return limiter.New(pool, testworld.WithPatience(config))
@@ -310,7 +252,8 @@ func TestPlaygroundOutage(t *testing.T) {
 		t.Fatalf("send: %d %s", status, text)
 	}
 	next("levels", &levelsEvent{})
-	network.set(true)
+	network.Down.Store(true)
+	pool.Reset()
 	var problem struct{ Error string }
 	next("problem", &problem)
 	if !strings.Contains(problem.Error, "database unavailable") {
@@ -322,7 +265,7 @@ func TestPlaygroundOutage(t *testing.T) {
 	if status, text := p.do(t, http.MethodPost, "/api/reset", `{"key":"alice"}`); status != 503 {
 		t.Errorf("reset without a database: %d %s", status, text)
 	}
-	network.set(false)
+	network.Down.Store(false)
 	var seen levelsEvent
 	if others := next("levels", &seen); len(seen.Levels) != 7 || others["problem"] > 0 {
 		t.Errorf("levels after the outage: %+v; sent again: %v", seen, others)
@@ -331,11 +274,5 @@ func TestPlaygroundOutage(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	var left int
-	for _, table := range testworld.LimitTables(t, pool) {
-		left += testworld.Value[int](t, pool, `SELECT count(*) FROM `+table)
-	}
-	if left != 0 {
-		t.Errorf("%d rows are left", left)
-	}
+	testworld.NoRows(t, pool)
 }

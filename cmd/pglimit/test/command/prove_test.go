@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -41,15 +39,6 @@ type part struct {
 	Keys, Requests                    int
 	Asked, Admitted, Allowed, Unknown float64
 	RolledBack                        float64 `json:"rolled_back"`
-}
-
-// leftovers counts the rows of all tables of limits.
-func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
-	t.Helper()
-	for _, table := range testworld.LimitTables(t, pool) {
-		n += testworld.Value[int](t, pool, `SELECT count(*) FROM `+table)
-	}
-	return n
 }
 
 // TestProve: over a real server the proof holds for every algorithm, each had requests and
@@ -88,9 +77,7 @@ func TestProve(t *testing.T) {
 			t.Errorf("%s: kinds %s, want %s", a.Algorithm, kinds, want)
 		}
 	}
-	if n := leftovers(t, testworld.Connect(t, address)); n != 0 {
-		t.Errorf("it left %d rows", n)
-	}
+	testworld.NoRows(t, testworld.Connect(t, address))
 }
 
 // TestProveFindsOverAdmission: a trigger gives units back without the limiter's knowledge.
@@ -127,9 +114,7 @@ func TestProveFindsOverAdmission(t *testing.T) {
 			t.Fatalf("exit code %d: %+v", code, p)
 		}
 	}
-	if n := leftovers(t, pool); n != 0 {
-		t.Errorf("it left %d rows", n)
-	}
+	testworld.NoRows(t, pool)
 }
 
 // TestProveFindsWrongKinds: triggers make each kind of keys wrong in the table of one
@@ -220,9 +205,7 @@ func TestProveInterrupted(t *testing.T) {
 	if code, stdout := prove.end(t); code != 130 || stdout != "" || !strings.Contains(prove.stderr.String(), "interrupted") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &prove.stderr)
 	}
-	if n := leftovers(t, pool); n != 0 {
-		t.Errorf("it left %d rows", n)
-	}
+	testworld.NoRows(t, pool)
 }
 
 // TestCommandDemo: the demo creates its tables, shows every algorithm, and leaves no key.
@@ -250,7 +233,5 @@ func TestCommandDemo(t *testing.T) {
 			t.Errorf("got %+v", b)
 		}
 	}
-	if n := leftovers(t, testworld.Connect(t, address)); n != 0 {
-		t.Errorf("it left %d rows", n)
-	}
+	testworld.NoRows(t, testworld.Connect(t, address))
 }

@@ -91,18 +91,7 @@ func TestReplayAgrees(t *testing.T) {
 			t.Errorf("%s: standard input, %v: %s", flags, err, got)
 		}
 	}
-	nothingLeft(t, address)
-}
-
-// nothingLeft expects every table to be empty.
-func nothingLeft(t *testing.T, address string) {
-	t.Helper()
-	pool := testworld.Connect(t, address)
-	for _, table := range testworld.LimitTables(t, pool) {
-		if n := testworld.Value[int](t, pool, "SELECT count(*) FROM "+table); n != 0 {
-			t.Errorf("%d rows are left in %s", n, table)
-		}
-	}
+	testworld.NoRows(t, testworld.Connect(t, address))
 }
 
 // TestReplayText compares the text report with a file.
@@ -221,7 +210,7 @@ func TestReplayInterrupted(t *testing.T) {
 	if code, stdout := c.end(t); code != 130 || stdout != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &c.stderr)
 	}
-	nothingLeft(t, address)
+	testworld.NoRows(t, testworld.Connect(t, address))
 }
 
 // TestReplayKilled: kill -9 leaves no rows either.
@@ -232,7 +221,7 @@ func TestReplayKilled(t *testing.T) {
 	awaitReplay(t, address)
 	must.Succeed(t, c.Process.Kill())
 	c.end(t)
-	nothingLeft(t, address)
+	testworld.NoRows(t, testworld.Connect(t, address))
 }
 
 // TestReplayNotMigrated names the command to run.
@@ -241,15 +230,5 @@ func TestReplayNotMigrated(t *testing.T) {
 	code, _, stderr := testworld.Pglimit(t, "", "replay", "--limit", "3", "--database-url", testworld.EmptyDatabase(t), logFile(t, "a.log", invented(10, 0)))
 	if code != 3 || !strings.Contains(stderr, "pglimit migrate up") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
-	}
-}
-
-// TestReplayClosedPipe: the report has no reader.
-func TestReplayClosedPipe(t *testing.T) {
-	t.Parallel()
-	c := startCommand(t, "", "replay", "--limit", "3", logFile(t, "a.log", invented(1000, 0)))
-	must.Succeed(t, c.stdout.Close())
-	if code, _ := c.end(t); code != 141 || c.stderr.Len() > 0 {
-		t.Errorf("exit code %d, stderr %q", code, &c.stderr)
 	}
 }

@@ -257,26 +257,33 @@ func TestCommandJanitor(t *testing.T) {
 func TestCommandClosedPipe(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"janitor", "--interval", "1ms"},
+		{"janitor", "--interval", "1ms"}, // the first line has a reader
 		{"demo"},
 		{"migrate", "status"},
+		{"playground", "--addr", "localhost:0"},
+		{"replay", "--limit", "3", logFile(t, "a.log", invented(1000, 0))},
 	} {
 		address := testworld.NewDatabase(t)
-		c := startCommand(t, address, args...)
+		c := testworld.Command(t, address, args...)
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stderr bytes.Buffer
+		c.Stdout, c.Stderr = writer, &stderr
+		if args[0] != "janitor" {
+			must.Succeed(t, reader.Close())
+		}
+		must.Succeed(t, c.Start())
+		must.Succeed(t, writer.Close())
 		if args[0] == "janitor" {
-			if _, err := bufio.NewReader(c.stdout).ReadString('\n'); err != nil {
-				t.Fatalf("%q: %v: %s", args, err, &c.stderr)
-			}
+			must.OK(bufio.NewReader(reader).ReadString('\n'))(t)
+			must.Succeed(t, reader.Close())
 		}
-		must.Succeed(t, c.stdout.Close())
-		if code, _ := c.end(t); code != 141 || strings.Contains(c.stderr.String(), "pglimit: ") {
-			t.Errorf("%q: exit code %d, stderr %q", args, code, &c.stderr)
+		if _ = c.Wait(); c.ProcessState.ExitCode() != 141 || strings.Contains(stderr.String(), "pglimit: ") {
+			t.Errorf("%q: exit code %d, stderr %q", args, c.ProcessState.ExitCode(), &stderr)
 		}
-		for _, table := range testworld.LimitTables(t, testworld.Connect(t, address)) {
-			if n := testworld.Value[int](t, testworld.Connect(t, address), `SELECT count(*) FROM `+table); n != 0 {
-				t.Errorf("%q left %d rows in %s", args, n, table)
-			}
-		}
+		testworld.NoRows(t, testworld.Connect(t, address))
 	}
 }
 
