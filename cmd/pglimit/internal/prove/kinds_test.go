@@ -149,6 +149,15 @@ func torn(h honest, ctx context.Context, requests []limiter.Request) (limiter.Re
 	return limiter.Results{}, cmp.Or(err, limiter.ErrUnavailable)
 }
 
+// doubled counts an AllowAll twice.
+func doubled(h honest, ctx context.Context, requests []limiter.Request) (limiter.Results, error) {
+	all, err := h.AllowAll(ctx, requests...)
+	if err == nil {
+		_, err = h.AllowAll(ctx, requests...)
+	}
+	return all, err
+}
+
 // TestContestFinds: a fault of each kind of keys is found, and no key of another kind is
 // blamed for it. Without words of a fault the kind must be exceeded.
 func TestContestFinds(t *testing.T) {
@@ -169,6 +178,7 @@ func TestContestFinds(t *testing.T) {
 		{"short hour", limiter.FixedWindow, wrong{allow: shortHour}, Calendars, ""},
 		{"piecemeal", "", wrong{all: piecemeal}, Sets, "are counted"},
 		{"lenient", "", wrong{all: lenient}, Sets, ""},
+		{"doubled", "", wrong{all: doubled}, Sets, "are counted"},
 		{"torn", "", wrong{all: torn}, Sets, "always requested with it"},
 	} {
 		for _, a := range limiter.Algorithms() {
