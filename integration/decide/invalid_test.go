@@ -10,24 +10,29 @@ import (
 	"time"
 	_ "time/tzdata"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglimit/pglimit/integration/testworld"
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDecideBadInput sends every field just outside its bounds: the documented error names
-// field and value, and no row is written. Just inside is allowed.
-func TestDecideBadInput(t *testing.T) {
+// century is the longest period.
+const century = 36525 * 24 * time.Hour
+
+var (
+	nan, inf = math.NaN(), math.Inf(1)
+	above    = math.Nextafter(1<<53, inf) // above all units
+	// good lets pass what has no decision, but nothing that is invalid.
+	good = limiter.Policy{Name: "good", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Minute, OnError: limiter.FailOpen}
+)
+
+// TestDecideBadPolicy: a field just outside its bounds is an error that names it, and no row is
+// written.
+func TestDecideBadPolicy(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
+	ctx := t.Context()
 	pool := testworld.NewPool(t)
 	l := testworld.NewLimiter(t, pool, nil)
-	good := limiter.Policy{Name: "good", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Minute}
 	with := func(change func(*limiter.Policy)) limiter.Policy {
 		p := good
-		p.OnError = limiter.FailOpen // invalid input does not pass through it
 		change(&p)
 		return p
 	}
@@ -37,10 +42,6 @@ func TestDecideBadInput(t *testing.T) {
 			change(p)
 		})
 	}
-	nan, inf := math.NaN(), math.Inf(1)
-	above := math.Nextafter(1<<53, inf)
-	century := 36525 * 24 * time.Hour
-
 	policies := map[string]limiter.Policy{
 		"Name empty":        with(func(p *limiter.Policy) { p.Name = "" }),
 		"Name upper":        with(func(p *limiter.Policy) { p.Name = "Login" }),
@@ -94,32 +95,47 @@ func TestDecideBadInput(t *testing.T) {
 			t.Errorf("%s: Validate says nothing", name)
 		}
 	}
+	testworld.NoRows(t, pool)
+}
 
+// TestDecideBadKey: a key just outside the bounds is an error, and no row is written.
+func TestDecideBadKey(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	keys := map[string]string{
 		"empty": "", "NUL": "a\x00b", "bad UTF-8": "a\xff", "half a rune": "\xe2\x82", "1 KiB + 1": strings.Repeat("k", 1025),
 	}
 	for name, key := range keys {
-		p := with(func(*limiter.Policy) {})
-		_, allow := l.Allow(ctx, p, key)
-		for verb, err := range map[string]error{"Allow": allow, "Reset": l.Reset(ctx, p, key), "Block": l.Block(ctx, p, key, time.Second), "Unblock": l.Unblock(ctx, p, key)} {
+		_, allow := l.Allow(ctx, good, key)
+		for verb, err := range map[string]error{"Allow": allow, "Reset": l.Reset(ctx, good, key), "Block": l.Block(ctx, good, key, time.Second), "Unblock": l.Unblock(ctx, good, key)} {
 			if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "key") {
 				t.Errorf("key %s, %s: got %v", name, verb, err)
 			}
 		}
 	}
+	testworld.NoRows(t, pool)
+}
 
+// TestDecideBadCost: a cost or a duration just outside the bounds is an error, what an algorithm
+// does not have is unsupported, and what never fits is denied. No row is written.
+func TestDecideBadCost(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	costs := map[string]float64{
 		"zero": 0, "negative": -1, "NaN": nan, "infinite": inf, "-infinite": math.Inf(-1), "large": above,
 		"below a billionth": math.Nextafter(1e-9*10, 0), "least denormal": math.SmallestNonzeroFloat64,
 	}
 	for name, cost := range costs {
-		p := with(func(*limiter.Policy) {})
 		for _, verb := range []func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){l.AllowN, l.AllowUpTo, l.Charge, l.Refund} {
-			if r, err := verb(ctx, p, "k", cost); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "cost") || r.Allowed {
+			if r, err := verb(ctx, good, "k", cost); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "cost") || r.Allowed {
 				t.Errorf("cost %s: got %+v, %v", name, r, err)
 			}
 		}
-		if _, err := l.Check(ctx, p, "k", cost); (err == nil) != (cost == 0) {
+		if _, err := l.Check(ctx, good, "k", cost); (err == nil) != (cost == 0) {
 			t.Errorf("Check at cost %s: got %v", name, err)
 		}
 	}
@@ -128,7 +144,9 @@ func TestDecideBadInput(t *testing.T) {
 			t.Errorf("Block for %v: got %v", d, err)
 		}
 	}
-	if _, err := l.Refund(ctx, with(func(p *limiter.Policy) { p.Algorithm = limiter.LeakyBucketQueue }), "k", 1); !errors.Is(err, limiter.ErrUnsupported) {
+	queue := good
+	queue.Algorithm = limiter.LeakyBucketQueue
+	if _, err := l.Refund(ctx, queue, "k", 1); !errors.Is(err, limiter.ErrUnsupported) {
 		t.Errorf("Refund on a queue: got %v", err)
 	}
 	if err := l.Wait(ctx, good, "k", 1); !errors.Is(err, limiter.ErrUnsupported) {
@@ -138,11 +156,14 @@ func TestDecideBadInput(t *testing.T) {
 	if r := testworld.Must(t)(l.AllowN(ctx, good, "k", 10.001)); r.Allowed || r.RetryAfter != limiter.Never {
 		t.Errorf("above the burst: %+v", r)
 	}
-	if n := rows(t, pool); n != 0 {
-		t.Errorf("%d rows were written", n)
-	}
+	testworld.NoRows(t, pool)
+}
 
-	// The bounds themselves.
+// TestDecideBounds: just inside its bounds everything is allowed.
+func TestDecideBounds(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	l := testworld.NewLimiter(t, testworld.NewPool(t), nil)
 	for i, p := range testworld.Variants(10, time.Minute) {
 		for _, key := range []string{strings.Repeat("k", 1024), strings.Repeat("€", 341), "\u0001\t\n'\"\\;--"} {
 			if r := testworld.Must(t)(l.AllowN(ctx, p, key, 1e-9*10)); !r.Allowed {
@@ -167,18 +188,4 @@ func TestDecideBadInput(t *testing.T) {
 		p.Period, p.Name = time.Microsecond, fmt.Sprint("quick-", i)
 		testworld.Must(t)(l.AllowN(ctx, p, "k", 1e-9))
 	}
-}
-
-// rows counts the rows of all tables.
-func rows(t *testing.T, pool *pgxpool.Pool) int {
-	t.Helper()
-	total := 0
-	for _, a := range algorithm.Tables {
-		var n int
-		if err := pool.QueryRow(context.Background(), "SELECT count(*) FROM pglimit_"+string(a)).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		total += n
-	}
-	return total
 }
