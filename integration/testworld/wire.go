@@ -75,15 +75,21 @@ func NewWireAt(t *testing.T, host, address string) *Wire {
 	w.End = sync.OnceFunc(func() {
 		close(w.ended)
 		_ = listener.Close()
-		w.mu.Lock()
-		for _, c := range w.conns {
-			_ = c.Close() // it may be closed
-		}
-		w.mu.Unlock()
+		w.Cut()
 		w.running.Wait()
 	})
 	t.Cleanup(w.End)
 	return w
+}
+
+// Cut closes all connections, and new ones at once until it is not Away.
+func (w *Wire) Cut() {
+	w.Away.Store(true)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		_ = c.Close() // it may be closed
+	}
 }
 
 // LoseAnswer loses the next answer that contains this text, with its connection.

@@ -3,20 +3,17 @@ package browser
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -107,8 +104,8 @@ func TestServerGone(t *testing.T) {
 // opened during the outage. A plot shows no level for that time.
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
-	network, database := behind(t, migrated.New(t))
-	p := Start(t, command(t), database)
+	network := testworld.NewWire(t, migrated.New(t))
+	p := Start(t, command(t), network.URL)
 	b := open(t, p, five("alice"))
 	b.Tolerate("status of 503")
 	a := limiter.GCRA
@@ -131,7 +128,7 @@ func TestDatabaseGone(t *testing.T) {
 	b.Eventually("allowed, delayed, denied", counts(a), []int{5, 0, 5})
 	b.Wait("the curve goes on to now", "toNow > 0")
 	b.Run("count anew", "before = 0")
-	network.set(true)
+	network.Cut()
 	b.Wait("a message", text("#problem")+`.includes("database unavailable")`)
 	b.Wait("the curve ends before now", "before > 0")
 	b.Click(card(a, ".send"))
@@ -140,85 +137,12 @@ func TestDatabaseGone(t *testing.T) {
 	late.Tolerate("status of 503")
 	late.Wait("the code is there", text(card(a, ".go")))
 	late.Wait("a message", text("#problem")+`.includes("database unavailable")`)
-	network.set(false)
+	network.Away.Store(false)
 	b.Eventually("no message any more", text("#problem"), "")
 	b.Eventually("allowed, delayed, denied", counts(a), []int{5, 0, 5})
 	late.Click("#send-all")
 	late.Eventually("allowed", counts(a), []int{1, 0, 0})
 	late.Eventually("no message any more", text("#problem"), "")
-}
-
-// proxy forwards to a database, and can be cut.
-type proxy struct {
-	network, to string
-
-	mu    sync.Mutex
-	cut   bool
-	conns []net.Conn
-}
-
-// behind returns a database's address through a proxy.
-func behind(t *testing.T, database string) (*proxy, string) {
-	t.Helper()
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{network: "tcp", to: u.Host}
-	query := u.Query()
-	if u.Host == "" { // a socket
-		p.network, p.to = "unix", query.Get("host")+"/.s.PGSQL."+query.Get("port")
-		query.Del("host")
-		query.Del("port")
-		u.RawQuery = query.Encode()
-	}
-	t.Cleanup(func() { l.Close(); p.set(true) })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go p.serve(c)
-		}
-	}()
-	u.Host = l.Addr().String()
-	return p, u.String()
-}
-
-func (p *proxy) serve(c net.Conn) {
-	defer c.Close()
-	database, err := net.Dial(p.network, p.to)
-	if err != nil {
-		return
-	}
-	defer database.Close()
-	p.mu.Lock()
-	cut := p.cut
-	p.conns = append(p.conns, c, database)
-	p.mu.Unlock()
-	if cut {
-		return
-	}
-	go func() {
-		_, _ = io.Copy(database, c)
-		database.Close()
-	}()
-	_, _ = io.Copy(c, database)
-}
-
-func (p *proxy) set(cut bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cut = cut
-	for _, c := range p.conns {
-		c.Close()
-	}
-	p.conns = nil
 }
 
 // testServerLate opens the page while the server does not answer its requests.
