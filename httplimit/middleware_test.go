@@ -156,16 +156,9 @@ func TestNewNoDecision(t *testing.T) {
 		if c.status == 200 {
 			continue
 		}
-		var problem struct {
-			Type, Title string
-			Status      int
-			Violated    []string `json:"violated-policies"`
+		if err := plainProblem(w); err != nil {
+			t.Errorf("%s: %v", c.name, err)
 		}
-		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Type != "about:blank" || problem.Title != http.StatusText(c.status) ||
-			problem.Status != c.status || problem.Violated != nil || w.Header().Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s: %s, %q: %v", c.name, w.Body, w.Header(), err)
-		}
-
 		log.Reset()
 		var got error
 		w = get(New(c.l, c.requests, WithLogger(logger), WithOnError(func(w http.ResponseWriter, _ *http.Request, err error) {
@@ -176,10 +169,33 @@ func TestNewNoDecision(t *testing.T) {
 			t.Errorf("%s: OnError: got %d, %v, logged %s", c.name, w.Code, got, &log)
 		}
 	}
-	if w := get(New(memory, fixed(p.Request("k", 2)), WithOnDeny(nil), WithOnError(nil), WithLogger(nil))(&answering{status: 200}), request()); w.Code != 413 || w.Header()[retryField] != nil {
+}
+
+// plainProblem returns what is wrong with the body of an answer that no policy denied.
+func plainProblem(w *httptest.ResponseRecorder) error {
+	var problem struct {
+		Type, Title string
+		Status      int
+		Violated    []string `json:"violated-policies"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Type != "about:blank" || problem.Title != http.StatusText(w.Code) ||
+		problem.Status != w.Code || problem.Violated != nil || w.Header().Get("Content-Type") != "application/problem+json" {
+		return fmt.Errorf("%s, %q: %v", w.Body, w.Header(), err)
+	}
+	return nil
+}
+
+// TestNewNil: nil stands for the default.
+func TestNewNil(t *testing.T) {
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
+	if w := get(New(limiter.NewMemory(nil), fixed(p.Request("k", 2)), WithOnDeny(nil), WithOnError(nil), WithLogger(nil))(&answering{status: 200}), request()); w.Code != 413 || w.Header()[retryField] != nil {
 		t.Errorf("OnDeny(nil): got %d, %q", w.Code, w.Header())
 	}
-	next := &answering{status: 200}
+}
+
+// TestNewNoKey: who has no key passes or is refused, as WithNoKey says. Another error is an error.
+func TestNewNoKey(t *testing.T) {
+	memory, next := limiter.NewMemory(nil), &answering{status: 200}
 	if w := get(New(memory, failing(ErrNoKey), WithNoKey(Pass))(next), request()); w.Code != 200 || next.calls.Load() != 1 {
 		t.Errorf("NoKey(Pass): got %d", w.Code)
 	}
