@@ -1,12 +1,12 @@
 package pooler
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,60 +71,95 @@ func TestPoolerExecModes(t *testing.T) {
 	}
 }
 
-func tryMode(t *testing.T, mode string, most int) (got outcome) {
-	ctx := t.Context()
-	direct := testworld.NewDatabase(t)
-	address := startPgBouncerOf(t, direct, testworld.BouncerConfig{Connections: 3, Statements: most}) + "&default_query_exec_mode=" + mode
-	var logged testworld.Buffer
-	logger := slog.New(slog.NewTextHandler(&logged, nil))
-	var limiters []*limiter.Limiter
-	var pools []*pgxpool.Pool
-	for range 4 {
-		pool := testworld.Connect(t, address, testworld.FourConnections)
-		pools = append(pools, pool)
-		limiters = append(limiters, testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, Logger: logger}))
-	}
-	count := func(into *int, err error) {
-		if err != nil {
-			t.Logf("%v", err)
-			*into++
-		}
-	}
+// trial is a run of the callers of one mode.
+type trial struct {
+	*testing.T
+	mode, address string
+	prepared      bool // statements, which PgBouncer does not keep
+	logged        testworld.Buffer
+	logger        *slog.Logger
+	limiters      []*limiter.Limiter
+	pools         []*pgxpool.Pool
+	mu            sync.Mutex
+	got           outcome
+}
 
-	// A limit that all request is exact: what a pooler loses does not fail open.
+// count counts an error.
+func (r *trial) count(into *int, err error) {
+	if err != nil {
+		r.Logf("%v", err)
+		r.mu.Lock()
+		*into++
+		r.mu.Unlock()
+	}
+}
+
+func tryMode(t *testing.T, mode string, most int) outcome {
+	direct := testworld.NewDatabase(t)
+	r := &trial{T: t, mode: mode, prepared: mode == "cache_statement" && most == 0}
+	r.address = startPgBouncerOf(t, direct, testworld.BouncerConfig{Connections: 3, Statements: most}) + "&default_query_exec_mode=" + mode
+	r.logger = slog.New(slog.NewTextHandler(&r.logged, nil))
+	for range 4 {
+		pool := testworld.Connect(t, r.address, testworld.FourConnections)
+		r.pools = append(r.pools, pool)
+		r.limiters = append(r.limiters, testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, Logger: r.logger}))
+	}
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 60, Period: 100_000 * time.Hour, OnError: limiter.FailOpen}
-	var mu sync.Mutex
+	r.exact(p)
+	r.verbs()
+	r.inTx()
+	r.got.warned = strings.Contains(r.logged.String(), "default_query_exec_mode=exec")
+	r.janitor()
+	r.doctor()
+	r.command()
+	if testworld.Level(t, r.limiters[0], p, "shared") > 60 {
+		t.Error("the limit was exceeded")
+	}
+	return r.got
+}
+
+// exact: a limit that all request is exact; what a pooler loses does not fail open.
+func (r *trial) exact(p limiter.Policy) {
 	var all sync.WaitGroup
-	var allowed, degraded int64
+	var allowed, degraded atomic.Int64
 	for i := range 16 {
 		all.Go(func() {
 			for range 10 {
-				r, err := limiters[i%4].Allow(ctx, p, "shared")
-				mu.Lock()
-				count(&got.verbs, err)
-				if r.Source == limiter.SourceDegraded {
-					degraded++
-				} else if r.Allowed {
-					allowed++
+				answer, err := r.limiters[i%4].Allow(r.Context(), p, "shared")
+				r.count(&r.got.verbs, err)
+				if answer.Source == limiter.SourceDegraded {
+					degraded.Add(1)
+				} else if answer.Allowed {
+					allowed.Add(1)
 				}
-				mu.Unlock()
 			}
 		})
 	}
 	all.Wait()
-	if allowed > 60 || allowed+degraded < 60 && got.verbs == 0 || !late(degraded, &logged) {
-		t.Errorf("allowed %d of a limit of 60, %d without a decision; logged %s", allowed, degraded, &logged)
+	if n := allowed.Load(); n > 60 || n+degraded.Load() < 60 && r.got.verbs == 0 || !late(degraded.Load(), &r.logged) {
+		r.Errorf("allowed %d of a limit of 60, %d without a decision; logged %s", n, degraded.Load(), &r.logged)
 	}
+}
 
-	// Every verb, from four limiters at once.
-	wide := limiter.Policy{Name: "wide", Algorithm: limiter.GCRA, Limit: 1e6, Period: time.Hour}
-	log, queue := wide, wide
-	log.Algorithm, queue.Algorithm = limiter.SlidingWindowLog, limiter.LeakyBucketQueue
-	for i, l := range limiters {
+// wide is a limit that these tests do not reach.
+var wide = limiter.Policy{Name: "wide", Algorithm: limiter.GCRA, Limit: 1e6, Period: time.Hour}
+
+// as returns a policy with another algorithm.
+func as(a limiter.Algorithm, p limiter.Policy) limiter.Policy {
+	p.Algorithm = a
+	return p
+}
+
+// verbs makes every call, from four limiters at once.
+func (r *trial) verbs() {
+	ctx := r.Context()
+	log, queue := as(limiter.SlidingWindowLog, wide), as(limiter.LeakyBucketQueue, wide)
+	var all sync.WaitGroup
+	for i, l := range r.limiters {
 		all.Go(func() {
 			key := fmt.Sprint("k", i)
 			for range 3 {
-				verbs := []func() error{
+				for _, verb := range []func() error{
 					func() error { _, err := l.AllowAll(ctx, wide.Request(key, 1), log.Request(key, 2)); return err },
 					func() error { _, err := l.AllowUpTo(ctx, wide, key, 5); return err },
 					func() error { _, err := l.Charge(ctx, log, key, 3); return err },
@@ -144,63 +179,61 @@ func tryMode(t *testing.T, mode string, most int) (got outcome) {
 						_, err := l.Do(ctx, limiter.Request{Policy: wide, Key: key, Cost: 1, IdempotencyKey: "once"})
 						return err
 					},
-				}
-				for _, verb := range verbs {
-					err := verb()
-					mu.Lock()
-					count(&got.verbs, err)
-					mu.Unlock()
+				} {
+					r.count(&r.got.verbs, verb())
 				}
 			}
 		})
 	}
 	all.Wait()
+}
 
-	// In transactions.
+// inTx decides in 40 transactions.
+func (r *trial) inTx() {
+	log := as(limiter.SlidingWindowLog, wide)
 	for n := range 40 {
-		count(&got.inTx, pgx.BeginFunc(ctx, pools[n%4], func(tx pgx.Tx) error {
-			_, err := limiters[n%4].InTx(tx).AllowAll(ctx, wide.Request("tx", 1), log.Request("tx", 1))
+		r.count(&r.got.inTx, pgx.BeginFunc(r.Context(), r.pools[n%4], func(tx pgx.Tx) error {
+			_, err := r.limiters[n%4].InTx(tx).AllowAll(r.Context(), wide.Request("tx", 1), log.Request("tx", 1))
 			return err
 		}))
 	}
-	got.warned = strings.Contains(logged.String(), "default_query_exec_mode=exec")
+}
 
-	// The janitor, the doctor and the command.
-	j, err := janitor.New(pools[0], &janitor.Config{Logger: logger})
+// janitor sweeps. Its statements are prepared, if at all, one connection at a time.
+func (r *trial) janitor() {
+	j, err := janitor.New(r.pools[0], &janitor.Config{Logger: r.logger})
 	if err != nil {
-		t.Fatal(err)
+		r.Fatal(err)
 	}
-	// Its statements are prepared, if at all, one connection at a time.
-	_, err = j.Sweep(ctx)
-	if pooler.Lost(err) && mode == "cache_statement" && most == 0 {
-		err = nil
+	if _, err = j.Sweep(r.Context()); !pooler.Lost(err) || !r.prepared {
+		r.count(&r.got.other, err)
 	}
-	count(&got.other, err)
-	_, err = janitor.ReadState(ctx, pools[0])
-	count(&got.other, err)
-	for _, pool := range pools[:2] { // a second run meets what the first one prepared
-		report, err := doctor.Run(ctx, pool, nil)
-		count(&got.other, err)
+	_, err = janitor.ReadState(r.Context(), r.pools[0])
+	r.count(&r.got.other, err)
+}
+
+// doctor runs twice: the second time it meets what the first one prepared.
+func (r *trial) doctor() {
+	for _, pool := range r.pools[:2] {
+		report, err := doctor.Run(r.Context(), pool, nil)
+		r.count(&r.got.other, err)
 		for _, c := range report.Checks {
 			if c.Name == "pooler" {
-				got.doctor = c.Verdict
-				t.Logf("%s", c.Message)
+				r.got.doctor = c.Verdict
+				r.Logf("%s", c.Message)
 			}
 			if strings.Contains(c.Message, "not checked") {
-				t.Errorf("%+v", c)
+				r.Errorf("%+v", c)
 			}
 		}
 	}
+}
+
+func (r *trial) command() {
 	for _, args := range [][]string{{"allow", "--limit", "1000", "--period", "1h", "k"}, {"janitor", "--once"}, {"migrate", "status"}, {"doctor", "--only", "tables,grants"}} {
-		cmd := testworld.Command(t, address, args...)
-		var said bytes.Buffer
-		cmd.Stderr = &said
-		if err := cmd.Run(); err != nil && !(mode == "cache_statement" && most == 0 && strings.Contains(said.String(), "default_query_exec_mode")) {
-			count(&got.other, errors.Join(err, errors.New(said.String())))
+		code, _, said := testworld.Pglimit(r.T, r.address, args...)
+		if code != 0 && !(r.prepared && strings.Contains(said, "default_query_exec_mode")) {
+			r.count(&r.got.other, errors.New(said))
 		}
 	}
-	if testworld.Level(t, limiters[0], p, "shared") > 60 {
-		t.Error("the limit was exceeded")
-	}
-	return got
 }
