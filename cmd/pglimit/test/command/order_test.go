@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -189,10 +188,7 @@ func TestCommandFindsHashedKeys(t *testing.T) {
 		if env != "" {
 			cmd.Env = append(cmd.Env, env)
 		}
-		var out, errs bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &errs
-		_ = cmd.Run() // the exit code says it
-		return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+		return testworld.RunCommand(t, cmd)
 	}
 	if code, _, stderr := run(secret, "allow", "--limit", "9", "alice"); code != 0 {
 		t.Fatal(stderr)

@@ -13,12 +13,10 @@ import (
 	"github.com/pglimit/pglimit/internal/must"
 )
 
-// TestPolicyCommands: a policy is set, changed, used by its name, listed and deleted, and
-// its history has each change.
-func TestPolicyCommands(t *testing.T) {
-	t.Parallel()
-	address := testworld.NewDatabase(t)
-	run := func(wantCode int, want string, args ...string) string {
+// expecting returns a function that runs the command on a database. It expects the exit code and a
+// part of what the command writes, and returns what that wrote to stdout.
+func expecting(t *testing.T, address string) func(wantCode int, want string, args ...string) string {
+	return func(wantCode int, want string, args ...string) string {
 		t.Helper()
 		code, stdout, stderr := testworld.Pglimit(t, address, args...)
 		if code != wantCode || !strings.Contains(stdout+stderr, want) {
@@ -26,6 +24,11 @@ func TestPolicyCommands(t *testing.T) {
 		}
 		return stdout
 	}
+}
+
+// TestUnmigrated: without tables a command says so in one line.
+func TestUnmigrated(t *testing.T) {
+	t.Parallel()
 	unmigrated := testworld.EmptyDatabase(t)
 	for _, args := range []string{"allow --limit 5 k", "policy list", "usage --policy login k", "top", "janitor"} {
 		code, stdout, stderr := testworld.Pglimit(t, unmigrated, strings.Fields(args)...)
@@ -33,6 +36,13 @@ func TestPolicyCommands(t *testing.T) {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want one line", args, code, stdout, stderr)
 		}
 	}
+}
+
+// TestPolicyCommands: a policy is set, changed, used by its name, rolled back and deleted, and
+// its history has each change.
+func TestPolicyCommands(t *testing.T) {
+	t.Parallel()
+	run := expecting(t, testworld.NewDatabase(t))
 	run(0, "the database has no policies", "policy", "list")
 	run(1, `there is no policy "login"`, "policy", "get", "login")
 	run(2, "the database has no policy login, and a new one needs --limit, and --period or --calendar", "policy", "set", "login", "--burst", "3")
@@ -71,7 +81,27 @@ func TestPolicyCommands(t *testing.T) {
 		t.Errorf("the history has the notes %s", got)
 	}
 	run(0, "allowed: 1", "allow", "--policy", "login", "alice")
+	run(2, "nothing was changed", "policy", "delete", "login") // no answer
+	run(0, "deleted policy login", "policy", "delete", "login", "--yes", "--note", "over")
+	run(1, "there is no policy", "policy", "delete", "login", "--yes")
+	history := run(0, "first", "policy", "history", "login")
+	for _, part := range []string{"- policy login", ": over", "limit: 2 → 4"} {
+		if !strings.Contains(history, part) {
+			t.Errorf("the history lacks %q:\n%s", part, history)
+		}
+	}
+	run(0, "+ policy login\n    algorithm: fixed_window\n    limit: 4\n", "policy", "rollback", "login", "--to", "4") // it was deleted
+	if strings.Index(history, "- policy login") > strings.Index(history, "+ policy login") {
+		t.Errorf("not the newest first:\n%s", history)
+	}
+}
 
+// TestOverrideCommands: an override is set, changed, in force, listed and deleted, and the history
+// has it.
+func TestOverrideCommands(t *testing.T) {
+	t.Parallel()
+	run := expecting(t, testworld.NewDatabase(t))
+	run(0, "+ policy login", "policy", "set", "login", "--algorithm", "fixed_window", "--limit", "4", "--period", "1h")
 	run(2, "--policy is missing", "override", "set", "bob", "--limit", "100")
 	run(0, "+ override of login for \"bob\"\n    limit: 100\n    until: 2127-01-31\n    note: trial\nversion",
 		"override", "set", "bob", "--policy", "login", "--limit", "100", "--until", "2127-01-31", "--note", "trial")
@@ -101,7 +131,19 @@ func TestPolicyCommands(t *testing.T) {
 	run(0, "deleted the override", "override", "delete", "bob", "--policy", "login", "--yes")
 	run(1, "there is no override", "override", "delete", "bob", "--policy", "login", "--yes")
 	run(0, "of 4 remaining", "allow", "--policy", "login", "bob")
+	history := run(0, "", "policy", "history", "login")
+	for _, part := range []string{"- override of login for \"bob\"", `+ override of login for "carol"`, "unlimited: true"} {
+		if !strings.Contains(history, part) {
+			t.Errorf("the history lacks %q:\n%s", part, history)
+		}
+	}
+}
 
+// TestPolicyVerbs: the verbs take a policy by its name, allow-all several.
+func TestPolicyVerbs(t *testing.T) {
+	t.Parallel()
+	run := expecting(t, testworld.NewDatabase(t))
+	run(0, "+ policy login", "policy", "set", "login", "--algorithm", "fixed_window", "--limit", "4", "--period", "1h")
 	run(0, "granted 4: 0 of 4 remaining", "allow-up-to", "--policy", "login", "--cost", "9", "frank")
 	run(1, "denied (limit)", "allow-up-to", "--policy", "login", "frank")
 	run(0, "+ policy company", "policy", "set", "company", "--algorithm", "fixed_window", "--limit", "2", "--period", "1h")
@@ -111,19 +153,6 @@ func TestPolicyCommands(t *testing.T) {
 	run(0, "allowed: 1 of 4", "allow", "--policy", "login", "gina")
 	run(2, "--cost is given 2 times, for 3 requests", "allow-all", "--policy", "login", "--cost", "1", "--cost", "2", "a", "b", "c")
 	run(2, "--policy is \"nothere\"", "allow-all", "--policy", "login", "--policy", "nothere", "gina")
-	run(2, "nothing was changed", "policy", "delete", "login") // no answer
-	run(0, "deleted policy login", "policy", "delete", "login", "--yes", "--note", "over")
-	run(1, "there is no policy", "policy", "delete", "login", "--yes")
-	history := run(0, "first", "policy", "history", "login")
-	for _, part := range []string{"- policy login", ": over", "limit: 2 → 4", "- override of login for \"bob\"", `+ override of login for "carol"`, "unlimited: true"} {
-		if !strings.Contains(history, part) {
-			t.Errorf("the history lacks %q:\n%s", part, history)
-		}
-	}
-	run(0, "+ policy login\n    algorithm: fixed_window\n    limit: 4\n", "policy", "rollback", "login", "--to", "4") // it was deleted
-	if strings.Index(history, "- policy login") > strings.Index(history, "+ policy login") {
-		t.Errorf("not the newest first:\n%s", history)
-	}
 }
 
 // TestStoredBlocks: a block of a stored policy needs its name only, holds for keys to come, is in
@@ -131,13 +160,7 @@ func TestPolicyCommands(t *testing.T) {
 func TestStoredBlocks(t *testing.T) {
 	t.Parallel()
 	address := testworld.NewDatabase(t)
-	run := func(wantCode int, want string, args ...string) {
-		t.Helper()
-		code, stdout, stderr := testworld.Pglimit(t, address, args...)
-		if code != wantCode || !strings.Contains(stdout+stderr, want) {
-			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %d and %q", args, code, stdout, stderr, wantCode, want)
-		}
-	}
+	run := expecting(t, address)
 	run(0, "", "policy", "set", "login", "--limit", "9", "--period", "1h")
 	run(0, "+ override of login for \"alice\"\n    blocked: true\n    until: 2127-01-31\nversion 2\n", "block", "alice", "--policy", "login", "--until", "2127-01-31")
 	run(0, "so already", "block", "alice", "--policy", "login", "--until", "2127-01-31")
@@ -204,11 +227,9 @@ func TestPolicyFiles(t *testing.T) {
 	}
 	run := func(wantCode int, want, stdin string, args ...string) (string, string) {
 		t.Helper()
-		var out, failed strings.Builder
 		cmd := testworld.Command(t, address, args...)
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &failed
-		_ = cmd.Run() // its exit code is checked
-		code, stdout, stderr := cmd.ProcessState.ExitCode(), out.String(), failed.String()
+		cmd.Stdin = strings.NewReader(stdin)
+		code, stdout, stderr := testworld.RunCommand(t, cmd)
 		if code != wantCode || !strings.Contains(stdout+stderr, want) {
 			t.Fatalf("%q: exit code %d, stdout %q, stderr %q; want %d and %q", args, code, stdout, stderr, wantCode, want)
 		}
