@@ -24,25 +24,40 @@ type verb struct {
 	reads     bool // its cost may be 0
 	waits     bool // in a queue
 	upTo      bool // it is granted what fits
+
+	serves served
 }
+
+// served says which policies a verb serves.
+type served uint8
+
+const (
+	servesMeters   served = iota // all but those of Attempts
+	servesAttempts               // those of Attempts
+	servesAll
+)
 
 var (
 	verbTake        = &verb{name: VerbAllow, kind: store.Take, answers: true, opens: true, requests: true, remembers: true}
 	verbUpTo        = &verb{name: VerbAllowUpTo, kind: store.Take, answers: true, opens: true, requests: true, upTo: true}
 	verbReserve     = &verb{name: VerbReserve, kind: store.Reserve, answers: true, requests: true, remembers: true}
 	verbReserveUpTo = &verb{name: VerbReserveUpTo, kind: store.Reserve, answers: true, requests: true, upTo: true}
-	verbCheck       = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true, reads: true}
-	verbUsage       = &verb{name: VerbUsage, kind: store.GetUsage, answers: true, reads: true}
+	verbCheck       = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true, reads: true, serves: servesAll}
+	verbUsage       = &verb{name: VerbUsage, kind: store.GetUsage, answers: true, reads: true, serves: servesAll}
 	verbCharge      = &verb{name: VerbCharge, kind: store.Charge, answers: true, opens: true}
 	verbRefund      = &verb{name: VerbRefund, kind: store.Refund, answers: true, opens: true, givesBack: true}
 	verbUndo        = &verb{name: VerbUndo, kind: store.Undo, answers: true, opens: true, givesBack: true}
 	verbNoUndo      = &verb{name: VerbUndo, kind: store.Get, answers: true, opens: true, reads: true} // of what granted nothing
-	verbReset       = &verb{name: VerbReset, kind: store.Reset, givesBack: true}
-	verbBlock       = &verb{name: VerbBlock, kind: store.Block, givesBack: true}
-	verbUnblock     = &verb{name: VerbUnblock, kind: store.Unblock, givesBack: true}
+	verbReset       = &verb{name: VerbReset, kind: store.Reset, givesBack: true, serves: servesAll}
+	verbBlock       = &verb{name: VerbBlock, kind: store.Block, givesBack: true, serves: servesAll}
+	verbUnblock     = &verb{name: VerbUnblock, kind: store.Unblock, givesBack: true, serves: servesAll}
 
 	verbSettle = &verb{name: VerbSettle}
 	verbCancel = &verb{name: VerbCancel}
+
+	verbAttempt   = &verb{name: VerbAttempt, kind: store.Attempt, answers: true, requests: true, serves: servesAttempts}
+	verbSucceeded = &verb{name: VerbSucceeded, kind: store.Succeeded}
+	verbFailed    = &verb{name: VerbFailed, kind: store.Failed}
 
 	// Those of sets.
 	verbAll     = &verb{name: VerbAllowAll, kind: store.Take, answers: true, requests: true}

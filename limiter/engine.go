@@ -175,6 +175,8 @@ func (e *engine) answer(ctx context.Context, c *call, r *Result, err error) erro
 		c.lost = true
 		*r, err = e.failed(ctx, c, err)
 		return err
+	case c.verb.answers && c.op.Attempt != nil:
+		*r = attempted(&c.op, c.verb, c.request.Cost, e.source)
 	case c.verb.answers && c.op.Outcome.Before != nil:
 		*r, err = replay(c, c.op.Outcome.Before, e.source)
 	case c.verb.answers:
@@ -265,8 +267,14 @@ func (e *engine) send(ctx context.Context, op *store.Op) error {
 // compile validates a call and compiles it into its query.
 func (e *engine) compile(c *call) error {
 	c.op.Kind, c.sent = c.verb.kind, true
-	if err := e.compileKey(&c.op.Query, &c.compiled, &c.request); err != nil || !c.verb.answers {
+	err := e.compileKey(&c.op.Query, &c.compiled, &c.request)
+	switch {
+	case err != nil:
 		return err
+	case c.request.Policy.Algorithm == Attempts || c.verb.serves == servesAttempts:
+		return e.compileAttempt(c)
+	case !c.verb.answers:
+		return nil
 	}
 	return e.compileCost(c)
 }

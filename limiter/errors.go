@@ -32,6 +32,10 @@ var (
 	// ErrReservationEnded: the reservation was settled, with other units, or cancelled
 	// before. Nothing was changed.
 	ErrReservationEnded = store.ErrReservationEnded
+	// ErrNoTicket: no attempt with that ID is under way. It was reported before, its time to
+	// live ended and it counted as failed, or there was a Reset. Nothing was changed. After it
+	// a Succeeded must not count as a login.
+	ErrNoTicket = store.ErrNoTicket
 	// ErrClosed: the limiter was closed.
 	ErrClosed = store.ErrClosed
 	// ErrMisconfigured: any other error of the database or its driver. Someone must change a

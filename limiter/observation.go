@@ -29,6 +29,9 @@ const (
 	VerbUnblock     Verb = "unblock"
 	VerbSettle      Verb = "settle"
 	VerbCancel      Verb = "cancel"
+	VerbAttempt     Verb = "attempt"
+	VerbSucceeded   Verb = "succeeded"
+	VerbFailed      Verb = "failed"
 )
 
 // Observer gets observations, on the caller's goroutine, so it must not block. It is safe for
@@ -44,12 +47,12 @@ type Observation struct {
 	// units of a cancelled Wait or an expired reservation, is not observed.
 	Verb Verb
 	// Request is the request, with the override of its key applied, and the Cost that an
-	// Estimate was corrected to. For Settle and Cancel
-	// it has the policy's Name and Algorithm and the stored Key, read from the ID, and the
-	// units settled as Cost. For Reset, Block, Unblock and Usage its Cost is 0.
+	// Estimate was corrected to. For Settle, Cancel, Succeeded and Failed it has the policy's
+	// Name and Algorithm and the stored Key, read from the ID, and the units settled as Cost.
+	// For Reset, Block, Unblock and Usage its Cost is 0.
 	Request Request
 	// Result is the answer. It is zero if Err is not nil, except for the Reason and At of an
-	// ErrOverloaded, and for Reset, Block, Unblock and Cancel.
+	// ErrOverloaded, and for Reset, Block, Unblock, Cancel and Succeeded.
 	Result Result
 	// Err is the error that the method returned.
 	Err error
@@ -87,7 +90,7 @@ func (o Observation) Outcome() Outcome {
 		return OutcomeAllowed
 	}
 	switch o.Verb {
-	case VerbReset, VerbBlock, VerbUnblock, VerbCancel: // without a Result
+	case VerbReset, VerbBlock, VerbUnblock, VerbCancel, VerbSucceeded: // without a Result
 		return OutcomeAllowed
 	}
 	return OutcomeDenied
@@ -104,8 +107,11 @@ func (o Observation) Labels() [4]string {
 			policy = ""
 		}
 	}
-	if (o.Verb == VerbSettle || o.Verb == VerbCancel) && algorithm.Name(o.Request.Policy.Algorithm).Index() < 0 {
-		policy = "" // the ID of a reservation that counts nothing: anyone can make one
+	switch o.Verb {
+	case VerbSettle, VerbCancel, VerbSucceeded, VerbFailed:
+		if !o.Request.Policy.Algorithm.known() {
+			policy = "" // the ID of what counts nothing: anyone can make one
+		}
 	}
 	return [4]string{policy, string(o.Verb), string(o.Outcome()), source}
 }

@@ -1,15 +1,11 @@
 package limiter
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
-	durations "github.com/pglimit/pglimit/internal/duration"
-	"github.com/pglimit/pglimit/internal/printable"
-	"github.com/pglimit/pglimit/internal/store"
 )
 
 // FailMode selects the result of a request while the database is unavailable.
@@ -72,14 +68,18 @@ type Policy struct {
 	// Algorithm is one of the constants of that type. It has no default.
 	Algorithm Algorithm `json:"algorithm"`
 	// Limit is the number of units that pass per Period in the long run, from 1e-9 to
-	// 2^53. It has no default.
+	// 2^53. It has no default. For Attempts it is the number of failures from which on each
+	// makes the key wait, a whole number: at 3 the third failure does.
 	Limit float64 `json:"limit"`
 	// Period is the time over which Limit units pass: whole microseconds, up to a hundred
-	// years. It has no default. It must be 0 with a Calendar.
+	// years. It has no default. It must be 0 with a Calendar. For Attempts it is the quiet
+	// time after the last wait, or after the last failure that made none. Then the failures are
+	// forgotten.
 	Period time.Duration `json:"period,omitempty"`
 	// Burst is the capacity: the number of units that an unused key grants at once, from
 	// 1e-9 to 2^53. Default: Limit. For the window algorithms it must be 0 or equal to
-	// Limit.
+	// Limit. For Attempts it is the number of attempts of a key that may be under way at once:
+	// a whole number up to 100, by default 1.
 	Burst float64 `json:"burst,omitempty"`
 	// Tick makes a LeakyBucket leak in whole steps, one every Tick: whole microseconds.
 	// Default: 0, which leaks continuously. For LeakyBucket only.
@@ -102,7 +102,15 @@ type Policy struct {
 	// BlockFor, if positive, blocks a key for this long after a denial that granted
 	// nothing. Requests denied while the key is blocked do not extend the block. An Undo of
 	// what led to the denial lifts it. Whole microseconds, up to a hundred years. Default: 0.
+	// For Attempts it is the wait after the failure number Limit, and must be positive.
 	BlockFor time.Duration `json:"block_for,omitempty"`
+	// BlockGrowth is the factor by which each further failure makes the wait longer, from 1 to
+	// 1,000: with 2 the waits are BlockFor, twice, four and eight times that. Default: 0, which
+	// is 2. A wait grows at most 1,000 times. For Attempts only.
+	BlockGrowth float64 `json:"block_growth,omitempty"`
+	// BlockMax is the longest wait: whole microseconds, at least BlockFor. Default: 0, which is
+	// Period. For Attempts only.
+	BlockMax time.Duration `json:"block_max,omitempty"`
 	// Durability selects whether a crash of the server may lose the last decisions.
 	// Default: Durable. In the caller's transaction that transaction's settings apply
 	// instead.
@@ -161,6 +169,9 @@ func per(period time.Duration, name string, limit float64) Policy {
 
 // burst returns Burst or its default.
 func (p Policy) burst() float64 {
+	if p.Burst == 0 && p.Algorithm == Attempts {
+		return 1
+	}
 	if p.Burst == 0 {
 		return p.Limit
 	}
@@ -230,9 +241,13 @@ const (
 	// units in any window of one Period, exactly. It takes 16 bytes for each decision in a
 	// Period. A decision costs the same at any Limit.
 	SlidingWindowLog = Algorithm(algorithm.SlidingWindowLog)
+	// Attempts limits attempts that succeed or fail: logins, one-time codes, password resets.
+	// It meters no units, so [Algorithms] does not list it. Only Attempt, Succeeded, Failed,
+	// Check, Usage, Reset, Block and Unblock serve its policies. See [Limiter.Attempt].
+	Attempts = Algorithm(algorithm.Attempts)
 )
 
-// Algorithms returns every algorithm, in a fixed order.
+// Algorithms returns every algorithm that meters units, in a fixed order: all but Attempts.
 func Algorithms() []Algorithm {
 	all := make([]Algorithm, len(algorithm.Names))
 	for i, n := range algorithm.Names {
@@ -244,10 +259,12 @@ func Algorithms() []Algorithm {
 // table is the algorithm in whose table the rows are.
 func (a Algorithm) table() algorithm.Name { return algorithm.Name(a).Table() }
 
-func (a Algorithm) known() bool { return algorithm.Name(a).Index() >= 0 }
+func (a Algorithm) known() bool { return a == Attempts || algorithm.Name(a).Index() >= 0 }
 
 // bucket reports whether the algorithm leaks. The others count in windows.
-func (a Algorithm) bucket() bool { return algorithm.Name(a).Family() == algorithm.Buckets }
+func (a Algorithm) bucket() bool {
+	return algorithm.Name(a).Family() == algorithm.Buckets && a != Attempts
+}
 
 // Calendar makes a FixedWindow's windows the periods of a calendar, in Policy.TimeZone.
 // Its value is the name used in JSON, YAML, flags and docs. The empty string is no
@@ -292,34 +309,6 @@ func JoinKey(parts ...string) string {
 		escaped[i] = escape.Replace(p)
 	}
 	return strings.Join(escaped, ":")
-}
-
-// PolicyError reports the first field of a Policy that is not valid. It is an ErrInvalid.
-type PolicyError struct {
-	Field  string // the field's name in Go
-	Value  any    // the field's value
-	Reason string // the requirement that it fails
-}
-
-// Error names the field, its value and the requirement.
-func (e *PolicyError) Error() string {
-	value := fmt.Sprint(e.Value)
-	switch v := e.Value.(type) {
-	case string:
-		value = store.Quote(v)
-	case float64:
-		value = printable.Number(v)
-	case time.Duration:
-		value = durations.Format(v)
-	}
-	return fmt.Sprintf("pglimit: invalid policy: %s %s: %s", e.Field, value, e.Reason)
-}
-
-// Is makes errors.Is(err, ErrInvalid) true.
-func (e *PolicyError) Is(target error) bool { return target == store.ErrInvalid }
-
-func (p Policy) bad(field string, value any, reason string) error {
-	return &PolicyError{Field: field, Value: value, Reason: reason}
 }
 
 // calendar returns the calendar of a policy, nil for none.

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	durations "github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/valid"
 )
@@ -23,12 +25,12 @@ func (p Policy) Validate() error {
 	case !valid.Name(p.Name):
 		return p.bad("Name", p.Name, "must match "+valid.NameHelp)
 	case !p.Algorithm.known():
-		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", algorithm.Names))
+		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", append(algorithm.Names[:len(algorithm.Names):len(algorithm.Names)], algorithm.Attempts)))
 	case !valid.Units(p.Limit):
 		return p.bad("Limit", p.Limit, "must be from 1e-9 to 2^53")
 	case p.Burst != 0 && !valid.Units(p.Burst):
 		return p.bad("Burst", p.Burst, "must be from 1e-9 to 2^53, or 0 for Limit")
-	case p.Burst != 0 && p.Burst != p.Limit && !p.Algorithm.bucket():
+	case p.Burst != 0 && p.Burst != p.Limit && !p.Algorithm.bucket() && p.Algorithm != Attempts:
 		return p.bad("Burst", p.Burst, fmt.Sprintf("%s has no burst apart from Limit: leave it 0", p.Algorithm))
 	case p.OnError > FailLocal:
 		return p.bad("OnError", int(p.OnError), "must be FailClosed, FailOpen or FailLocal")
@@ -48,7 +50,7 @@ func (p Policy) Validate() error {
 	for _, d := range [...]struct {
 		field string
 		value time.Duration
-	}{{"Period", p.Period}, {"Tick", p.Tick}, {"BlockFor", p.BlockFor}} {
+	}{{"Period", p.Period}, {"Tick", p.Tick}, {"BlockFor", p.BlockFor}, {"BlockMax", p.BlockMax}} {
 		if reason := valid.Duration(d.value); reason != "" {
 			return p.bad(d.field, d.value, reason)
 		}
@@ -59,7 +61,42 @@ func (p Policy) Validate() error {
 	case p.Aligned && p.Algorithm != FixedWindow:
 		return p.bad("Aligned", p.Aligned, "is for fixed_window only")
 	}
+	if err := p.validateAttempts(); err != nil {
+		return err
+	}
 	return p.validateLease()
+}
+
+// maxGrowth is the largest Policy.BlockGrowth, and maxAtOnce the largest Burst of Attempts.
+const maxGrowth, maxAtOnce = 1000, 100
+
+func (p Policy) validateAttempts() error {
+	if p.Algorithm != Attempts {
+		switch {
+		case p.BlockGrowth != 0:
+			return p.bad("BlockGrowth", p.BlockGrowth, "is for attempts only: leave it 0")
+		case p.BlockMax != 0:
+			return p.bad("BlockMax", p.BlockMax, "is for attempts only: leave it 0")
+		}
+		return nil
+	}
+	switch {
+	case p.Limit < 1 || p.Limit != math.Trunc(p.Limit):
+		return p.bad("Limit", p.Limit, "must be whole and at least 1: the failures from which on each makes a wait")
+	case p.burst() < 1 || p.burst() > maxAtOnce || p.burst() != math.Trunc(p.burst()):
+		return p.bad("Burst", p.Burst, "must be whole, from 1 to 100, or 0 for 1: the attempts under way at once")
+	case p.BlockFor == 0:
+		return p.bad("BlockFor", p.BlockFor, "must be positive: the first wait")
+	case p.BlockGrowth != 0 && !(p.BlockGrowth >= 1 && p.BlockGrowth <= maxGrowth):
+		return p.bad("BlockGrowth", p.BlockGrowth, "must be from 1 to 1000, or 0 for 2")
+	case p.BlockMax != 0 && p.BlockMax < p.BlockFor:
+		return p.bad("BlockMax", p.BlockMax, "must be at least BlockFor, or 0 for Period")
+	case p.BlockMax == 0 && p.Period < p.BlockFor:
+		return p.bad("BlockMax", p.BlockMax, "is Period by default, which is less than BlockFor: set it")
+	case p.OnError != FailClosed:
+		return p.bad("OnError", int(p.OnError), "must be FailClosed: attempts are not begun without the database")
+	}
+	return nil
 }
 
 func (p Policy) validateLease() error {
@@ -68,7 +105,7 @@ func (p Policy) validateLease() error {
 		return nil
 	case !(p.Lease > 0 && p.Lease <= 0.5):
 		return p.bad("Lease", p.Lease, "must be from 0 to 0.5")
-	case p.Algorithm == LeakyBucketQueue, p.Algorithm == SlidingWindowLog:
+	case p.Algorithm == LeakyBucketQueue, p.Algorithm == SlidingWindowLog, p.Algorithm == Attempts:
 		return p.bad("Lease", p.Lease, fmt.Sprintf("%s has no leases: leave it 0", p.Algorithm))
 	}
 	return nil
@@ -140,4 +177,32 @@ func millionths(floor float64) (int64, error) {
 		return 0, store.Invalid("Floor", strconv.FormatFloat(floor, 'g', -1, 64), "must be from 0 to 0.999999, the share of the burst that stays free")
 	}
 	return int64(n), nil
+}
+
+// PolicyError reports the first field of a Policy that is not valid. It is an ErrInvalid.
+type PolicyError struct {
+	Field  string // the field's name in Go
+	Value  any    // the field's value
+	Reason string // the requirement that it fails
+}
+
+// Error names the field, its value and the requirement.
+func (e *PolicyError) Error() string {
+	value := fmt.Sprint(e.Value)
+	switch v := e.Value.(type) {
+	case string:
+		value = store.Quote(v)
+	case float64:
+		value = printable.Number(v)
+	case time.Duration:
+		value = durations.Format(v)
+	}
+	return fmt.Sprintf("pglimit: invalid policy: %s %s: %s", e.Field, value, e.Reason)
+}
+
+// Is makes errors.Is(err, ErrInvalid) true.
+func (e *PolicyError) Is(target error) bool { return target == store.ErrInvalid }
+
+func (p Policy) bad(field string, value any, reason string) error {
+	return &PolicyError{Field: field, Value: value, Reason: reason}
 }

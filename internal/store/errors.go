@@ -14,6 +14,7 @@ var (
 	ErrOverloaded       = errors.New("pglimit: overloaded")
 	ErrNoReservation    = errors.New("pglimit: no such reservation")
 	ErrReservationEnded = errors.New("pglimit: the reservation has ended")
+	ErrNoTicket         = errors.New("pglimit: no such attempt is under way")
 	ErrClosed           = errors.New("pglimit: limiter is closed")
 	ErrMisconfigured    = errors.New("pglimit: misconfigured")
 	ErrRetryTx          = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
@@ -96,6 +97,11 @@ func (e *PartError) Unwrap() error { return e.Err }
 // Invalid returns an ErrInvalid that names an argument, its value and the reason.
 func Invalid(field, value, reason string) error {
 	return fmt.Errorf("%w: %s %s: %s", ErrInvalid, field, value, reason)
+}
+
+// NoTicket returns the ErrNoTicket of an op.
+func NoTicket(op *Op) error {
+	return fmt.Errorf("%w: %s was reported before, has ended and counted as failed, or never began", ErrNoTicket, Quote(op.Reservation().Public()))
 }
 
 // Quote returns a caller's text in quotes, shortened for logs.

@@ -61,6 +61,15 @@ const (
 	NextDue
 	// Estimate sets Factor by what the key's last estimates have really spent.
 	Estimate
+	// Attempt begins the attempt ID of Op.Attempt, or denies it.
+	Attempt
+	// Succeeded ends the attempt ID, and clears the count and the wait of the row that counted
+	// it. Both it and Failed return ErrNoTicket if no such attempt is under way.
+	Succeeded
+	// Failed ends the attempt ID as a failure.
+	Failed
+	// GetAttempts reads the row of the sources that have not succeeded before.
+	GetAttempts
 )
 
 // kinds has what a dispatcher needs to know of each kind.
@@ -85,6 +94,11 @@ var kinds = [...]struct {
 	Due:      {reads: true},
 	NextDue:  {reads: true},
 	Estimate: {reads: true},
+	// A key has several rows of attempts: in a shared transaction they would be locked in any order.
+	Attempt:     {},
+	Succeeded:   {},
+	Failed:      {},
+	GetAttempts: {reads: true, shares: true},
 }
 
 // Op is one use of a verb: what is asked of a store, and the outcome.
@@ -95,7 +109,8 @@ type Op struct {
 	Admission *Admission      // of a Reserve
 	Grant     algorithm.Grant // of an Undo
 	Groups    []*Group        // of a TakeAll
-	ID        string          // of a Settle's reservation, as stored
+	Attempt   *Attempting     // of what is about attempts
+	ID        string          // of a Settle's reservation or an attempt, as stored
 	State     State           // of a Settle: what the reservation becomes
 	ForUs     int64           // of a Block
 	DeniedAt  int64           // of a Block; 0: an operator's, which no Undo lifts

@@ -29,6 +29,12 @@ func ParseReservationID(text string) (id ReservationID, ok bool) {
 	return id, ok && slices.Contains(algorithm.Tables[:], id.Algorithm) && id.Algorithm != algorithm.LeakyBucketQueue
 }
 
+// ParseTicketID is ParseReservationID for the ID of an attempt.
+func ParseTicketID(text string) (id ReservationID, ok bool) {
+	id, ok = parseID(text)
+	return id, ok && id.Algorithm == algorithm.Attempts
+}
+
 // parseID is ParseReservationID for any word as the algorithm.
 func parseID(text string) (id ReservationID, ok bool) {
 	parts := strings.Split(text, ":")

@@ -164,6 +164,19 @@ type Admission struct {
 	Estimate        float64 // that, of an estimate, which is kept if it is granted as a whole; 0: it is none
 }
 
+// Attempting is what an op about attempts has in addition to the Query, and its outcome.
+type Attempting struct {
+	Rules  algorithm.AttemptRules // not of a report, which uses those of the row
+	Source string                 // as stored; empty for none
+	TTL    int64                  // microseconds
+
+	Granted bool             // an Attempt is under way
+	Tries   *algorithm.Tries // the row, with the end of the key's block; expired tickets are counted
+}
+
+// KnownFor is how long a source is known after its last success, in microseconds.
+const KnownFor = int64(90 * 24 * time.Hour / time.Microsecond)
+
 // Reservation is a stored admission.
 type Reservation struct {
 	ReservationID

@@ -13,13 +13,15 @@ import (
 // that has the methods, and count what came of it.
 type Call struct {
 	// Op names the method: allow (AllowN), upto, once (Do), check, charge, refund, undo, all,
-	// reserve, reserve_up_to, settle, cancel, usage, block, unblock or reset.
+	// reserve, reserve_up_to, settle, cancel, usage, block, unblock, reset, attempt, succeeded or
+	// failed.
 	Op string
 	limiter.Request
 	Requests []limiter.Request // of all
 	Undone   limiter.Result    // of undo
-	ID       string            // of settle and cancel
-	For      time.Duration     // a reservation's or a block's
+	ID       string            // of settle, cancel, succeeded and failed
+	For      time.Duration     // a reservation's, a block's or an attempt's
+	From     string            // an attempt's
 }
 
 // Answer is what a Call returned.
@@ -28,7 +30,7 @@ type Answer struct {
 	Expires         time.Time
 	Usage           limiter.Usage
 	Err             error
-	ID              string // a reservation's
+	ID              string // a reservation's or an attempt's
 	Idle            bool   // nothing was called
 }
 
@@ -82,6 +84,14 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		a.Err = d.Unblock(ctx, p, key)
 	case "reset":
 		a.Err = d.Reset(ctx, p, key)
+	case "attempt":
+		made, err := d.Attempt(ctx, p, key, limiter.AttemptOptions{From: c.From, TTL: c.For})
+		a = One(made.Result, err)
+		a.ID, a.Expires = made.ID, made.ExpiresAt
+	case "succeeded":
+		a.Err = d.Succeeded(ctx, c.ID)
+	case "failed":
+		return One(d.Failed(ctx, c.ID))
 	default:
 		panic(c.Op)
 	}

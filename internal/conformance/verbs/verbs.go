@@ -13,6 +13,10 @@ import (
 type Limiter interface {
 	Remote
 	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
+
+	Attempt(ctx context.Context, p limiter.Policy, key string, o limiter.AttemptOptions) (limiter.Ticket, error)
+	Succeeded(ctx context.Context, id string) error
+	Failed(ctx context.Context, id string) (limiter.Result, error)
 }
 
 // Remote has the methods that a client of the server has too.

@@ -142,6 +142,9 @@ func (m *Store) Len() (n int) {
 // Do is store.Store's.
 func (m *Store) Do(_ context.Context, op *store.Op) (err error) {
 	q := &op.Query
+	if q.Algorithm == algorithm.Attempts {
+		return m.attempts(op)
+	}
 	switch op.Kind {
 	case store.Take:
 		op.Outcome, _, err = m.take(q, 0)

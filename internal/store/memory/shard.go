@@ -54,6 +54,9 @@ type row struct {
 }
 
 func newRow(a algorithm.Name, now int64) row {
+	if a == algorithm.Attempts {
+		return row{state: &tries{rows: map[string]*tried{}}, updatedAt: now}
+	}
 	return row{state: algorithm.New(a.Family(), now), rules: algorithm.Rules{Leak: 1, Tick: 1, Period: 1}, updatedAt: now}
 }
 

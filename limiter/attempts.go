@@ -1,0 +1,263 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	durations "github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/valid"
+)
+
+// AttemptOptions are the options of an Attempt. The zero value is valid.
+type AttemptOptions struct {
+	// From is where the attempt comes from, if that is known: a network such as
+	// "192.0.2.0/24", or a device. It is up to 1,024 bytes of UTF-8 without NUL, and stored
+	// as keys are, with Config.KeySecret as its HMAC. Default: none.
+	//
+	// After a success the key remembers From for 90 days, since the last success from there.
+	// Attempts from a remembered place are counted there, apart from all others: see Attempt.
+	From string
+	// TTL is the time to live of the ticket: whole microseconds from one second to a hundred
+	// years. An attempt that is not reported by then counts as failed. Default: 0, which is 30s.
+	TTL time.Duration
+}
+
+// defaultTTL is AttemptOptions.TTL if that is 0.
+const defaultTTL = 30 * time.Second
+
+// Ticket is the result of an Attempt. It is a value: any process that knows the ID may report
+// how the attempt went.
+type Ticket struct {
+	// Result is the answer. If it is not Allowed, there is no ticket and the other fields are
+	// zero.
+	Result Result
+	// ID names the attempt for Succeeded and Failed: attempts:random:policy:key, as that of a
+	// [Reservation] does. Keep it from the person who attempts: whoever knows it can report a
+	// success. If Result is Shadowed or its Source is SourceOverride, it begins with uncounted,
+	// and reports of it change nothing.
+	ID string
+	// ExpiresAt is when the attempt counts as failed if it was not reported.
+	ExpiresAt time.Time
+}
+
+// MarshalJSON writes id and expires_at as null if there is no ticket.
+func (t Ticket) MarshalJSON() ([]byte, error) {
+	return json.Marshal(Reservation(t))
+}
+
+// Attempt begins an attempt that may fail, such as a login, under a policy of the algorithm
+// Attempts. If the Result is Allowed, check the password and report Succeeded or Failed with
+// the ticket's ID. Otherwise do not check it: the key waits. A denial is a Result, not an
+// error.
+//
+//   - Only failures count. After Policy.Limit of them each further failure makes the key wait:
+//     for BlockFor, then by BlockGrowth longer each time, up to BlockMax. The Reason is
+//     ReasonBlocked, and RetryAfter is the rest of the wait.
+//   - The count outlives the wait. It is forgotten once Policy.Period has passed since the end
+//     of the last wait. A success clears it and the wait.
+//   - At most Policy.Burst attempts are under way at once, by default 1, so that nobody can
+//     guess in parallel. For others the Reason is ReasonLimit. RetryAfter is the time until
+//     one would be allowed if those under way are never reported.
+//   - A ticket that is not reported within its TTL counts as failed at its end. So does one
+//     whose answer was lost, or whose caller left: nobody knows its ID.
+//   - Result.Level is the number of failures that count, and Limit is Policy.Limit. Remaining
+//     is how many more failures pass before the next wait, at least 1; it is 0 during a wait.
+//     ResetAfter lasts until nothing counts if all attempts under way fail.
+//   - Policy.OnError does not apply. Without the database there is no ticket, but an error.
+//   - If a shadow policy lets pass what it would have denied, nothing is counted for it.
+//
+// With From nobody can lock the owner of a key out. The key remembers each From from which an
+// attempt has succeeded, and has a count, a wait and a Burst for each. All other places share
+// another. So a stranger's failures make the strangers wait, and the owner still gets in from
+// where they got in before. While the strangers wait, the owner waits at a new place too. The
+// way out is a proof by other means, such as a link by e-mail, and then Unblock or Reset. Who
+// shares a remembered place with the owner, such as an office network, can still make that
+// place wait: use a device's secret instead. Without From all attempts share one count. To
+// count by user and network together, let JoinKey make the key of both.
+func (e *engine) Attempt(ctx context.Context, p Policy, key string, o AttemptOptions) (Ticket, error) {
+	in, ttl := p.Request(key, 1), o.TTL
+	if ttl == 0 {
+		ttl = defaultTTL
+	}
+	if reason := valid.Duration(ttl); reason != "" || ttl < store.MinTTL {
+		return Ticket{}, e.refuse(ctx, verbAttempt, in, store.Invalid("TTL", durations.Format(o.TTL), "must be whole microseconds from one second to a hundred years, or 0 for 30s"))
+	}
+	if err := validateFrom(o.From); err != nil {
+		return Ticket{}, e.refuse(ctx, verbAttempt, in, err)
+	}
+	c := e.call(verbAttempt, in)
+	c.op.Attempt, c.sent, c.held = &store.Attempting{TTL: ttl.Microseconds()}, true, true
+	if o.From != "" {
+		c.op.Attempt.Source = keys.Stored(o.From, e.keySecret)
+	}
+	defer e.put(c)
+	r, err := e.decide(ctx, c)
+	switch {
+	case err != nil || !r.Allowed: // after an error the op may still be in use
+		return Ticket{Result: r}, err
+	case r.Shadowed || r.Source == SourceOverride:
+		id := store.UncountedID(rand.Text(), c.request.Policy.Name, keys.Stored(c.request.Key, e.keySecret))
+		return Ticket{r, id, r.At.Add(ttl)}, nil
+	}
+	return Ticket{r, c.op.Reservation().Public(), time.UnixMicro(c.op.Outcome.UpdatedAt + c.op.Attempt.TTL)}, nil
+}
+
+// Succeeded reports that an attempt succeeded. It clears the count and the wait of where the
+// attempt was counted, and remembers its From. Other attempts stay under way.
+//
+// Log in only if it returns nil. Call it in the transaction that records the login, by InTx:
+// then both happen or neither. If the ticket was reported before or has expired, there was a
+// Reset or no such attempt, it returns ErrNoTicket and changes nothing. So if the answer was
+// lost, another call returns ErrNoTicket although the first may have been carried out.
+//
+// Succeeded and Failed are always Durable. An ID that begins with uncounted changes nothing.
+func (e *engine) Succeeded(ctx context.Context, id string) error {
+	_, err := e.report(ctx, verbSucceeded, id)
+	return err
+}
+
+// Failed reports that an attempt failed. The Result is Allowed. Its Level is the number of
+// failures that count now, RetryAfter is how long the key waits now, 0 for not at all, and
+// Remaining is that of Attempt.
+//
+// A failure counts once. If the ticket was reported before or has expired, which counted it,
+// there was a Reset or no such attempt, Failed returns ErrNoTicket and changes nothing. So a
+// call whose answer was lost can be repeated.
+func (e *engine) Failed(ctx context.Context, id string) (Result, error) {
+	return e.report(ctx, verbFailed, id)
+}
+
+// report ends an attempt.
+func (e *engine) report(ctx context.Context, v *verb, public string) (r Result, err error) {
+	began, in := e.begin(), Request{}
+	defer func() { e.finish(ctx, v, &in, &r, err, began) }()
+	if e.closed.Load() {
+		return r, store.ErrClosed
+	}
+	id, ok := store.ParseTicketID(public)
+	uncounted := false
+	if !ok {
+		id.Algorithm = ""
+		id.Policy, id.Key, uncounted = store.ParseUncountedID(public)
+	}
+	if !ok && !uncounted || !valid.Name(id.Policy) || valid.Key(id.Key) != nil {
+		return r, store.Invalid("ticket", store.Quote(public), "is not the ID of a Ticket")
+	}
+	in.Policy, in.Key = Policy{Name: id.Policy, Algorithm: Algorithm(id.Algorithm)}, id.Key
+	if uncounted {
+		return Result{Allowed: true, Source: SourceSkipped, At: e.clockTime()}, nil
+	}
+	op := &store.Op{Kind: v.kind, ID: id.ID, Attempt: new(store.Attempting), Query: store.Query{Algorithm: id.Algorithm, Policy: id.Policy, Key: id.Key, Now: e.now()}}
+	if !e.tx {
+		op.Commit = store.Durable
+	}
+	if err = e.send(ctx, op); err != nil {
+		return r, err
+	}
+	r = attempted(op, v, 1, e.source)
+	r.rows = e.rows(1, op)
+	return r, nil
+}
+
+// attempted returns the outcome of an op about attempts as a Result.
+func attempted(op *store.Op, v *verb, cost float64, source Source) Result {
+	a, o := op.Attempt, &op.Outcome
+	t, at := a.Tries, o.UpdatedAt
+	until, waits := t.Waits(at)
+	full := int64(len(t.IDs)) >= a.Rules.AtOnce
+	r := Result{
+		Limit: float64(a.Rules.Limit), Burst: float64(a.Rules.AtOnce), Level: float64(t.Count(at)),
+		ResetAfter: after(o, t.EmptyAt(&a.Rules)), Full: waits || full, Source: source, At: time.UnixMicro(o.Now),
+	}
+	if !waits {
+		r.Remaining = max(1, r.Limit-r.Level)
+	}
+	switch v {
+	case verbSucceeded, verbFailed:
+		r.Allowed = true
+		if waits {
+			r.RetryAfter = after(o, until)
+		}
+		return r
+	case verbAttempt:
+		r.Allowed = a.Granted
+	default:
+		r.Allowed = !waits && (cost == 0 || !full)
+	}
+	switch {
+	case r.Allowed:
+		r.Granted = cost
+	case waits:
+		r.Reason = ReasonBlocked
+	default:
+		r.Reason = ReasonLimit
+	}
+	if !r.Allowed {
+		r.RetryAfter = after(o, t.FreeAt(&a.Rules, at))
+	}
+	return r
+}
+
+// attemptRules compiles a valid policy of Attempts.
+func (p *Policy) attemptRules() algorithm.AttemptRules {
+	r := algorithm.AttemptRules{
+		Limit: int64(p.Limit), AtOnce: int64(p.burst()), Quiet: p.Period.Microseconds(),
+		BlockFor: p.BlockFor.Microseconds(), Growth: cmp.Or(p.BlockGrowth, 2), BlockMax: p.BlockMax.Microseconds(),
+	}
+	if r.BlockMax == 0 {
+		r.BlockMax = r.Quiet
+	}
+	return r
+}
+
+// compileAttempt compiles a call under a policy of Attempts, or one that is for such policies
+// only.
+func (e *engine) compileAttempt(c *call) error {
+	p, v := &c.request.Policy, c.verb
+	switch {
+	case p.Algorithm != Attempts:
+		return fmt.Errorf("%w: %s on %s: it needs a policy of %s; use Allow or Reserve", store.ErrUnsupported, v.name, p.Algorithm, Attempts)
+	case v.serves == servesMeters:
+		return fmt.Errorf("%w: %s on %s: use Attempt, then Succeeded or Failed", store.ErrUnsupported, v.name, Attempts)
+	case c.request.IdempotencyKey != "":
+		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do and Reserve take one", store.ErrUnsupported, v.name)
+	case c.request.Cost != 0 && c.request.Cost != 1:
+		return store.Invalid("cost", printable.Number(c.request.Cost), fmt.Sprintf("must be 1 for one attempt, or 0, for a policy of %s", Attempts))
+	}
+	if c.op.Attempt == nil {
+		c.op.Attempt = new(store.Attempting)
+	}
+	c.op.Attempt.Rules = p.attemptRules()
+	switch v {
+	case verbAttempt:
+		c.op.ID = rand.Text()
+	case verbCheck, verbUsage:
+		c.op.Kind = store.GetAttempts
+	}
+	return nil
+}
+
+// maxFrom is the longest AttemptOptions.From in bytes.
+const maxFrom = 1024
+
+func validateFrom(from string) error {
+	switch {
+	case len(from) > maxFrom:
+		return store.Invalid("From", store.Quote(from), fmt.Sprintf("is longer than %d bytes; hash it first", maxFrom))
+	case strings.IndexByte(from, 0) >= 0:
+		return store.Invalid("From", store.Quote(from), "holds a NUL byte")
+	case !utf8.ValidString(from):
+		return store.Invalid("From", store.Quote(from), "is not valid UTF-8; encode it first")
+	}
+	return nil
+}
