@@ -8,6 +8,29 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+type PglimitAttempt struct {
+	Failures       int64
+	WaitsUntilUs   int64
+	ForgetAtUs     int64
+	KnownUntilUs   int64
+	BlockedUntilUs int64
+	UpdatedAtUs    int64
+	ExpiresAtUs    int64
+	LimitFailures  int64
+	AtOnce         int64
+	QuietUs        int64
+	BlockForUs     int64
+	BlockGrowth    float64
+	BlockMaxUs     int64
+	Policy         string
+	Key            string
+	Source         string
+	SucceededFrom  string
+	Ids            []string
+	Sources        []string
+	EndsUs         []int64
+}
+
 type PglimitDenial struct {
 	Denials        int64
 	Shadowed       int64

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -174,7 +175,7 @@ func attempted(op *store.Op, v *verb, cost float64, source Source) Result {
 	a, o := op.Attempt, &op.Outcome
 	t, at := a.Tries, o.UpdatedAt
 	until, waits := t.Waits(at)
-	full := int64(len(t.IDs)) >= a.Rules.AtOnce
+	full := int64(len(t.Ends)) >= a.Rules.AtOnce
 	r := Result{
 		Limit: float64(a.Rules.Limit), Burst: float64(a.Rules.AtOnce), Level: float64(t.Count(at)),
 		ResetAfter: after(o, t.EmptyAt(&a.Rules)), Full: waits || full, Source: source, At: time.UnixMicro(o.Now),
@@ -203,7 +204,11 @@ func attempted(op *store.Op, v *verb, cost float64, source Source) Result {
 		r.Reason = ReasonLimit
 	}
 	if !r.Allowed {
-		r.RetryAfter = after(o, t.FreeAt(&a.Rules, at))
+		rules := a.Rules
+		if cost == 0 { // no attempt: any number may be under way
+			rules.AtOnce = math.MaxInt64
+		}
+		r.RetryAfter = after(o, t.FreeAt(&rules, at))
 	}
 	return r
 }

@@ -84,7 +84,7 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 	}
 	s.Reservations, s.Reserved = c.op.Usage.Reservations, min(c.op.Usage.Reserved, s.Result.Level)
 	if a := c.op.Attempt; a != nil {
-		s.Reservations = len(a.Tries.IDs)
+		s.Reservations = len(a.Tries.Ends)
 	}
 	s.Spent = s.Result.Level - s.Reserved
 	if w, ok := c.op.Outcome.View.(*algorithm.Window); ok && w.Count > 0 {

@@ -48,7 +48,8 @@ type Tries struct {
 	BlockedUntil int64 // by Block, of the row of all others
 	UpdatedAt    int64 // the clock that never moves back
 
-	// The tickets under way, by their ends: the texts of their IDs, and their sources.
+	// The tickets under way, by their ends: the texts of their IDs, and their sources. An
+	// outcome may have only the ends.
 	IDs, Sources []string
 	Ends         []int64
 }
@@ -85,7 +86,9 @@ func (t *Tries) Fold(r *AttemptRules, at int64) {
 	}
 	first, last := t.Ends[0], t.Ends[k-1]
 	t.fail(r, t.Count(first)+int64(k), last)
-	t.IDs, t.Sources, t.Ends = t.IDs[k:], t.Sources[k:], t.Ends[k:]
+	if t.Ends = t.Ends[k:]; len(t.IDs) > 0 {
+		t.IDs, t.Sources = t.IDs[k:], t.Sources[k:]
+	}
 }
 
 // fail sets the count of failures, of which the last was at time at.

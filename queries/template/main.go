@@ -52,6 +52,7 @@ type algorithm struct {
 	ByCalendar bool   // the statement is for a calendar's windows
 	Alone      bool   // the statement is an Adjust
 	Undoing    bool   // the statement is an Undo
+	Column     string // of attempts: the array being written
 	Inside     bool   // the expression is in a sub-select that has E as u.at
 }
 
@@ -93,6 +94,7 @@ var algorithms = []algorithm{
 		Empty: "current, previous, capacity, period_us, ends_at_us", Zero: "0, 0, 0, 1, 0", Numbers: []number{period}},
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Template: "sliding_window_log",
 		Empty: "entries, totals, base, total, capacity, period_us, keep_us", Zero: "'{}', '{}', 0, 0, 0, 1, 1", Numbers: []number{period}},
+	{Table: "attempt", Name: "Attempt", Template: "attempts"},
 }
 
 // clock is the expression that reads the clock. statement_timestamp has one value for the
@@ -125,6 +127,9 @@ func (a algorithm) Given(column, kind string) string {
 
 // In returns a copy of a that writes expressions for that kind of statement.
 func (a algorithm) In(stmt string) algorithm { a.Stmt = stmt; return a }
+
+// Of returns a copy of a that writes an array of attempts.
+func (a algorithm) Of(column string) algorithm { a.Column = column; return a }
 
 // Charge returns a copy of a that writes a Charge instead of a Take.
 func (a algorithm) Charge() algorithm { a.Charging = true; return a }

@@ -45,6 +45,10 @@ const Usual = Ordinary + " once once once once once all all all all all all usag
 const Ordinary = Simple + " refund refund refund refund reserve reserve reserve reserve reserve reserve reserve_up_to reserve_up_to reserve_up_to" +
 	" settle settle settle settle settle settle cancel cancel cancel cancel cancel"
 
+// Attempts are those of a Base of that algorithm.
+const Attempts = "attempt attempt attempt attempt attempt attempt attempt attempt failed failed failed failed failed succeeded succeeded succeeded" +
+	" check usage block unblock reset begin begin commit commit rollback sweep sweep"
+
 // Simple are those of every algorithm and without an ID.
 const Simple = "allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow" +
 	" upto upto upto upto upto upto upto upto check check charge charge charge charge block block unblock unblock reset reset"
@@ -75,6 +79,9 @@ type drawing struct {
 // that is in use.
 var sweep = []string{"allow", "sweep", "allow"}
 
+// tries is sweep of attempts.
+var tries = []string{"attempt", "sweep", "attempt"}
+
 // draw makes a random history.
 func (d *Draw) draw(random *rand.Rand) *History {
 	g := &drawing{Rand: random, Draw: d, History: &History{Start: start, Keys: cmp.Or(d.Keys, 2), Plain: d.Plain, ByKey: d.ByKey}}
@@ -97,7 +104,9 @@ func (d *Draw) draw(random *rand.Rand) *History {
 			g.sweep = len(sweep)
 		}
 		if g.sweep > 0 {
-			op = sweep[len(sweep)-g.sweep]
+			if op = sweep[len(sweep)-g.sweep]; d.Base.Algorithm == limiter.Attempts {
+				op = tries[len(tries)-g.sweep]
+			}
 		}
 		g.History.Steps = append(g.History.Steps, g.step(n, op))
 		g.sweep = max(0, g.sweep-1)
@@ -142,6 +151,12 @@ func (g *drawing) step(n int, op string) Step {
 		if n := g.History.Steps[s.Of].Units; g.IntN(3) > 0 {
 			s.Units = []float64{0, n / 2, n / 4, n}[g.IntN(4)]
 		}
+	case "succeeded", "failed":
+		if len(g.reservations) == 0 {
+			s.Op = "attempt"
+			break
+		}
+		s.Of = recent(g.Rand, g.reservations)
 	case "once":
 		s.Idempotency = []string{"x", "y"}[g.IntN(2)]
 	case "block", "unblock": // mostly a key that may be blocked
@@ -183,6 +198,11 @@ func (g *drawing) step(n int, op string) Step {
 		if s.Estimate = g.IntN(4) > 0; s.Estimate && s.Moves == 0 && !s.Retry { // sums of estimates of one moment round in any order
 			s.Moves, g.at = 1, g.at+1
 		}
+		g.reservations = append(g.reservations, n)
+	}
+	if s.Op == "attempt" {
+		s.From = []string{"", "home", "home", "office", "afar"}[g.IntN(5)]
+		s.For = []time.Duration{0, time.Second, time.Duration(period(p)) * time.Microsecond}[g.IntN(3)]
 		g.reservations = append(g.reservations, n)
 	}
 	switch s.Op {
@@ -340,6 +360,10 @@ func (g *drawing) drawPlans(name string, base limiter.Policy) {
 	if g.Draw.Plain {
 		other, limits = false, []float64{8}
 	}
+	if base.Algorithm == limiter.Attempts {
+		g.drawAttempts(name, base)
+		return
+	}
 	first := limits[g.IntN(len(limits))]
 	for i := range []int{1, 2, 2, 3}[g.IntN(4)] {
 		if i > 0 && (g.Draw.Plain || g.OnePlan) {
@@ -369,6 +393,16 @@ func (g *drawing) drawPlans(name string, base limiter.Policy) {
 			}
 		}
 		p.Shadow = g.Shadows && g.IntN(4) == 0
+		g.Policies = append(g.Policies, p)
+	}
+}
+
+// drawAttempts draws one or two plans of a name.
+func (g *drawing) drawAttempts(name string, p limiter.Policy) {
+	for range 1 + g.IntN(2) {
+		p.Name, p.Limit, p.Burst = name, float64(1+g.IntN(3)), float64(g.IntN(4))
+		p.BlockFor, p.BlockGrowth = time.Duration(1+g.Int64N(period(&p)/4))*time.Microsecond, []float64{0, 1, 1.1, 1.7, 10}[g.IntN(5)]
+		p.BlockMax = []time.Duration{0, p.BlockFor, 3 * p.BlockFor, 2 * p.Period}[g.IntN(4)]
 		g.Policies = append(g.Policies, p)
 	}
 }
@@ -429,6 +463,9 @@ func (g *drawing) move(p *limiter.Policy) int64 {
 }
 
 func (g *drawing) units(p *limiter.Policy) float64 {
+	if p.Algorithm == limiter.Attempts {
+		return 1
+	}
 	burst := burstOf(p)
 	if g.Draw.Plain {
 		return burst * []float64{0.125, 0.125, 0.125, 0.25, 0.5}[g.IntN(5)]

@@ -165,6 +165,10 @@ func near(a, b float64) bool { return a == b || math.Abs(a-b) <= 1e-9*max(1, mat
 func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 	switch s.Op {
 	case "allow", "once", "upto", "check":
+	case "attempt":
+		if s.From != "" { // Check has none
+			return nil
+		}
 	default:
 		return nil
 	}
@@ -182,7 +186,7 @@ func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 		return nil
 	}
 	in, d := s.request(e.model.policies), e.model.Ways[0]
-	if u, err := d.Usage(bg, in.Policy, in.Key); err != nil || u.Reservations > 0 {
+	if u, err := d.Usage(bg, in.Policy, in.Key); err != nil || u.Reservations > 0 && p.Algorithm != limiter.Attempts {
 		return err
 	}
 	if s.Op == "upto" { // RetryAfter is for the first unit or step
@@ -195,7 +199,7 @@ func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 	defer e.subject.Clock.Set(at)
 	then := r.At.Add(r.RetryAfter).Sub(e.subject.Clock.Now()).Microseconds() + at
 	exact := int64(1)
-	if bucket(p) { // what leaks is rounded
+	if bucket(p) && p.Algorithm != limiter.Attempts { // what leaks is rounded
 		exact = 2
 	}
 	for _, early := range []int64{0, min(exact, r.RetryAfter.Microseconds())} {

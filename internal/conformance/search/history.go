@@ -33,7 +33,8 @@ type Step struct {
 	Of          int
 	Second      bool // of a step with several answers: another than the first
 	Idempotency string
-	For         time.Duration // a reservation's or a block's
+	For         time.Duration // a reservation's, a block's or an attempt's
+	From        string        // an attempt's
 	Estimate    bool
 	Override    *policies.Override
 }
@@ -97,10 +98,10 @@ func (h *History) String() string {
 			fmt.Fprintf(&b, ", policy %d, key %s, %v units, floor %v", s.Policy, key(s.Key), s.Units, s.Floor)
 		}
 		switch s.Op {
-		case "undo", "settle", "cancel":
+		case "undo", "settle", "cancel", "succeeded", "failed":
 			fmt.Fprintf(&b, ", of step %d (second: %v)", s.Of, s.Second)
-		case "reserve", "reserve_up_to", "block":
-			fmt.Fprintf(&b, ", for %v, an estimate: %v", s.For, s.Estimate)
+		case "reserve", "reserve_up_to", "block", "attempt":
+			fmt.Fprintf(&b, ", for %v from %q, an estimate: %v", s.For, s.From, s.Estimate)
 		case "override":
 			fmt.Fprintf(&b, ", %+v", s.Override)
 		}

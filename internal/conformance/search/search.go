@@ -89,7 +89,9 @@ func Search(t *testing.T, d Draw, histories int, subject func(*History) Subject)
 }
 
 // bound reports whether the bound judges.
-func (d *Draw) bound() bool { return !d.Shadows && len(d.Zones) == 0 }
+func (d *Draw) bound() bool {
+	return !d.Shadows && len(d.Zones) == 0 && d.Base.Algorithm != limiter.Attempts
+}
 
 // ran is what a history did.
 type ran struct{ admitted, denied, gaveBack int }

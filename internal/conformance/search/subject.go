@@ -78,7 +78,7 @@ func expected(err error) error {
 
 // classOf returns which of the errors that a valid history may meet err is, or nil.
 func classOf(err error) error {
-	for _, known := range []error{limiter.ErrOverloaded, limiter.ErrUnsupported, limiter.ErrInvalid, limiter.ErrNoReservation, limiter.ErrReservationEnded} {
+	for _, known := range []error{limiter.ErrOverloaded, limiter.ErrUnsupported, limiter.ErrInvalid, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket} {
 		if errors.Is(err, known) {
 			return known
 		}
@@ -120,7 +120,7 @@ var (
 
 // do makes the call of one step.
 func (x *side) do(s *Step) verbs.Answer {
-	c := verbs.Call{Op: s.Op, Request: s.request(x.policies), For: s.For}
+	c := verbs.Call{Op: s.Op, Request: s.request(x.policies), For: s.For, From: s.From}
 	c.IdempotencyKey, c.Estimate = s.Idempotency, s.Estimate
 	switch s.Op {
 	case "begin":
@@ -144,7 +144,7 @@ func (x *side) do(s *Step) verbs.Answer {
 			return nothing
 		}
 		c.Undone = of[s.which(len(of))]
-	case "settle", "cancel":
+	case "settle", "cancel", "succeeded", "failed":
 		if c.ID = x.ids[s.Of]; c.ID == "" {
 			return nothing
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
@@ -82,6 +83,9 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 		if err := p.bringLockTimeout(ctx, op); err != nil {
 			return err
 		}
+	}
+	if op.Algorithm == algorithm.Attempts {
+		return p.attempts(ctx, op)
 	}
 	switch op.Kind {
 	case store.TakeAll, store.GetAll:
