@@ -26,9 +26,7 @@ type PglimitAttempt struct {
 	Key            string
 	Source         string
 	SucceededFrom  string
-	Ids            []string
-	Sources        []string
-	EndsUs         []int64
+	Tickets        []string
 }
 
 type PglimitDenial struct {

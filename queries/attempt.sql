@@ -11,28 +11,25 @@
 -- With E = GREATEST(t.updated_at_us, clock), which never moves back, the tickets whose end is
 -- not after E are counted first, as failures at the end of the last of them:
 --   failures       = the failures, unless they were forgotten before the first end, and one for each
---   waits_until_us = the end of the last + pglimit_attempt_wait(failures), or later as before
+--   waits_until_us = the end of the last + the wait after that many failures, or later as before
 --   forget_at_us   = waits_until_us + quiet_us
 -- Then the attempt begins if the key is not blocked, does not wait, and fewer than at_once
--- tickets are left. The arrays are in the order of the tickets' ends.
+-- tickets are left. A row without tickets needs none of the functions.
 --
 -- expires_at_us is indexed. Only a new row sets it, so that all updates stay HOT.
 --
 -- Index: the primary key. Locks one row of the key until the transaction ends.
 -- Denied: granted is false, and only expired tickets are counted.
 INSERT INTO pglimit_attempt
-       (policy, key, source, blocked_until_us, ids, ends_us, sources, limit_failures, at_once, quiet_us, block_for_us, block_growth, block_max_us, updated_at_us, expires_at_us)
+       (policy, key, source, blocked_until_us, tickets, limit_failures, at_once, quiet_us, block_for_us, block_growth, block_max_us, updated_at_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN sqlc.arg(source)::text <> ''
             AND EXISTS (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = sqlc.arg(policy)::text AND k.key = sqlc.arg(key)::text AND k.source = sqlc.arg(source)::text
                 AND k.known_until_us > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             THEN sqlc.arg(source)::text ELSE '' END,
-       CASE WHEN sqlc.arg(source)::text <> '' AND EXISTS (SELECT 1
-                   FROM pglimit_attempt AS k WHERE k.policy = sqlc.arg(policy)::text AND k.key = sqlc.arg(key)::text AND k.source = sqlc.arg(source)::text
-                   AND k.known_until_us > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-               THEN coalesce((SELECT s.blocked_until_us FROM pglimit_attempt AS s
+       CASE WHEN sqlc.arg(source)::text <> '' THEN coalesce((SELECT -s.blocked_until_us FROM pglimit_attempt AS s
                WHERE s.policy = sqlc.arg(policy)::text AND s.key = sqlc.arg(key)::text AND s.source = ''), 0) ELSE 0 END,
-       ARRAY[sqlc.arg(id)::text], ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
-               + sqlc.arg(ttl_us)::bigint], ARRAY[sqlc.arg(source)::text],
+       ARRAY[sqlc.arg(id)::text, sqlc.arg(source)::text, (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                   + sqlc.arg(ttl_us)::bigint)::text],
        sqlc.arg(limit_failures)::bigint, sqlc.arg(at_once)::bigint, sqlc.arg(quiet_us)::bigint, sqlc.arg(block_for_us)::bigint, sqlc.arg(block_growth)::float8,
            sqlc.arg(block_max_us)::bigint,
        CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
@@ -42,85 +39,35 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN sqlc.arg(source)::text <> ''
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(ttl_us)::bigint + sqlc.arg(block_max_us)::bigint
            + sqlc.arg(quiet_us)::bigint)
 ON CONFLICT (policy, key, source) DO UPDATE SET
-    failures = CASE WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            THEN CASE WHEN pglimit_attempt.ends_us[1] < pglimit_attempt.forget_at_us THEN pglimit_attempt.failures ELSE 0::bigint END
-            + pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us)::bigint ELSE pglimit_attempt.failures END,
-    waits_until_us = CASE WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            THEN GREATEST(pglimit_attempt.waits_until_us, pglimit_attempt.ends_us[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                        pglimit_attempt.ends_us)] + pglimit_attempt_wait(CASE WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                        THEN CASE WHEN pglimit_attempt.ends_us[1] < pglimit_attempt.forget_at_us THEN pglimit_attempt.failures ELSE 0::bigint END
-                        + pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us)::bigint
-                        ELSE pglimit_attempt.failures END, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us))
-            ELSE pglimit_attempt.waits_until_us END,
-    forget_at_us = CASE WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            THEN CASE WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                THEN GREATEST(pglimit_attempt.waits_until_us, pglimit_attempt.ends_us[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                            pglimit_attempt.ends_us)] + pglimit_attempt_wait(CASE
-                            WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                            THEN CASE WHEN pglimit_attempt.ends_us[1] < pglimit_attempt.forget_at_us THEN pglimit_attempt.failures ELSE 0::bigint END
-                            + pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us)::bigint
-                            ELSE pglimit_attempt.failures END, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us))
-                ELSE pglimit_attempt.waits_until_us END + EXCLUDED.quiet_us ELSE pglimit_attempt.forget_at_us END,
-    blocked_until_us = CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE EXCLUDED.blocked_until_us END,
-    ids = CASE WHEN CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE EXCLUDED.blocked_until_us END
-            <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            AND CASE WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                THEN GREATEST(pglimit_attempt.waits_until_us, pglimit_attempt.ends_us[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                            pglimit_attempt.ends_us)] + pglimit_attempt_wait(CASE
-                            WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                            THEN CASE WHEN pglimit_attempt.ends_us[1] < pglimit_attempt.forget_at_us THEN pglimit_attempt.failures ELSE 0::bigint END
-                            + pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us)::bigint
-                            ELSE pglimit_attempt.failures END, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us))
-                ELSE pglimit_attempt.waits_until_us END <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            AND (pg_catalog.cardinality(pglimit_attempt.ends_us) - pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                    pglimit_attempt.ends_us))::bigint < EXCLUDED.at_once THEN CASE WHEN pg_catalog.cardinality(pglimit_attempt.ends_us) = 0 THEN EXCLUDED.ids
-            ELSE pg_catalog.array_cat(pg_catalog.array_cat(pglimit_attempt.ids[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                                pglimit_attempt.ends_us) + 1 : pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint,
-                                pglimit_attempt.ends_us)], EXCLUDED.ids), pglimit_attempt.ids[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us,
-                                EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint, pglimit_attempt.ends_us) + 1 :]) END
-        ELSE pglimit_attempt.ids[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us) + 1 :] END,
-    ends_us = CASE WHEN CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE EXCLUDED.blocked_until_us END
-            <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            AND CASE WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                THEN GREATEST(pglimit_attempt.waits_until_us, pglimit_attempt.ends_us[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                            pglimit_attempt.ends_us)] + pglimit_attempt_wait(CASE
-                            WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                            THEN CASE WHEN pglimit_attempt.ends_us[1] < pglimit_attempt.forget_at_us THEN pglimit_attempt.failures ELSE 0::bigint END
-                            + pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us)::bigint
-                            ELSE pglimit_attempt.failures END, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us))
-                ELSE pglimit_attempt.waits_until_us END <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            AND (pg_catalog.cardinality(pglimit_attempt.ends_us) - pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                    pglimit_attempt.ends_us))::bigint < EXCLUDED.at_once THEN CASE WHEN pg_catalog.cardinality(pglimit_attempt.ends_us) = 0
-                THEN ARRAY[GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint]
-            ELSE pg_catalog.array_cat(pg_catalog.array_cat(pglimit_attempt.ends_us[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                                pglimit_attempt.ends_us) + 1 : pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint,
-                                pglimit_attempt.ends_us)], ARRAY[GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint]),
-                    pglimit_attempt.ends_us[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint,
-                            pglimit_attempt.ends_us) + 1 :]) END
-        ELSE pglimit_attempt.ends_us[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us) + 1 :] END,
-    sources = CASE WHEN CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE EXCLUDED.blocked_until_us END
-            <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            AND CASE WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                THEN GREATEST(pglimit_attempt.waits_until_us, pglimit_attempt.ends_us[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                            pglimit_attempt.ends_us)] + pglimit_attempt_wait(CASE
-                            WHEN pglimit_attempt.ends_us[1] <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-                            THEN CASE WHEN pglimit_attempt.ends_us[1] < pglimit_attempt.forget_at_us THEN pglimit_attempt.failures ELSE 0::bigint END
-                            + pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us)::bigint
-                            ELSE pglimit_attempt.failures END, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us))
-                ELSE pglimit_attempt.waits_until_us END <= GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-            AND (pg_catalog.cardinality(pglimit_attempt.ends_us) - pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                    pglimit_attempt.ends_us))::bigint < EXCLUDED.at_once THEN CASE WHEN pg_catalog.cardinality(pglimit_attempt.ends_us) = 0 THEN EXCLUDED.sources
-            ELSE pg_catalog.array_cat(pg_catalog.array_cat(pglimit_attempt.sources[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
-                                pglimit_attempt.ends_us) + 1 : pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint,
-                                pglimit_attempt.ends_us)], EXCLUDED.sources), pglimit_attempt.sources[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us,
-                                EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint, pglimit_attempt.ends_us) + 1 :]) END
-        ELSE pglimit_attempt.sources[pg_catalog.width_bucket(GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), pglimit_attempt.ends_us) + 1 :] END,
+    failures = CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) = 0 THEN pglimit_attempt.failures
+            ELSE (pglimit_attempt_counts(pglimit_attempt.tickets, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), false, pglimit_attempt.failures,
+                    pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us,
+                    EXCLUDED.quiet_us))[1] END,
+    waits_until_us = CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) = 0 THEN pglimit_attempt.waits_until_us
+            ELSE (pglimit_attempt_counts(pglimit_attempt.tickets, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), false, pglimit_attempt.failures,
+                    pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us,
+                    EXCLUDED.quiet_us))[2] END,
+    forget_at_us = CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) = 0 THEN pglimit_attempt.forget_at_us
+            ELSE (pglimit_attempt_counts(pglimit_attempt.tickets, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), false, pglimit_attempt.failures,
+                    pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us,
+                    EXCLUDED.quiet_us))[3] END,
+    blocked_until_us = CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE -EXCLUDED.blocked_until_us END,
+    tickets = CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) = 0 AND EXCLUDED.updated_at_us >= pglimit_attempt.updated_at_us
+            THEN CASE WHEN CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE -EXCLUDED.blocked_until_us END <= EXCLUDED.updated_at_us
+                    AND pglimit_attempt.waits_until_us <= EXCLUDED.updated_at_us THEN EXCLUDED.tickets ELSE '{}' END
+            ELSE pglimit_attempt_begin(pglimit_attempt.tickets, EXCLUDED.tickets, EXCLUDED.updated_at_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
+                    GREATEST(CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE -EXCLUDED.blocked_until_us END,
+                        (pglimit_attempt_counts(pglimit_attempt.tickets, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), false, pglimit_attempt.failures,
+                                pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth,
+                                EXCLUDED.block_max_us, EXCLUDED.quiet_us))[2]), EXCLUDED.at_once) END,
     limit_failures = EXCLUDED.limit_failures, at_once = EXCLUDED.at_once, quiet_us = EXCLUDED.quiet_us,
     block_for_us = EXCLUDED.block_for_us, block_growth = EXCLUDED.block_growth, block_max_us = EXCLUDED.block_max_us,
     updated_at_us = GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING (sqlc.arg(id)::text = ANY (pglimit_attempt.ids))::bool AS granted, pglimit_attempt.failures, pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us,
+RETURNING (sqlc.arg(id)::text = ANY (pglimit_attempt.tickets))::bool AS granted, pglimit_attempt.failures, pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us,
     pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us,
-    (pglimit_attempt.ends_us)::text AS ends, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;
+    (CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) <= 3 THEN coalesce(pglimit_attempt.tickets[3], '')
+                ELSE pglimit_attempt_ends(pglimit_attempt.tickets) END)::text AS ends,
+        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;
 
 -- name: AttemptFailed :one
 -- AttemptFailed ends the attempt id as a failure at E = GREATEST(t.updated_at_us, clock), after
@@ -129,69 +76,29 @@ RETURNING (sqlc.arg(id)::text = ANY (pglimit_attempt.ids))::bool AS granted, pgl
 -- Index: the primary key, all rows of the key. Locks the row that has the ticket until the
 -- transaction ends.
 UPDATE pglimit_attempt AS t SET
-    failures = CASE WHEN GREATEST(t.updated_at_us, c.us) < CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                THEN CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                    THEN GREATEST(t.waits_until_us, t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)]
-                        + pglimit_attempt_wait(CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                                THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END
-                                + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint ELSE t.failures END, t.limit_failures, t.block_for_us,
-                            t.block_growth, t.block_max_us)) ELSE t.waits_until_us END + t.quiet_us ELSE t.forget_at_us END
-            THEN CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint
-                ELSE t.failures END ELSE 0::bigint END + 1::bigint,
-    waits_until_us = GREATEST(CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                THEN GREATEST(t.waits_until_us, t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)]
-                    + pglimit_attempt_wait(CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                            THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END
-                            + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint ELSE t.failures END, t.limit_failures, t.block_for_us, t.block_growth,
-                        t.block_max_us)) ELSE t.waits_until_us END, GREATEST(t.updated_at_us, c.us)
-            + pglimit_attempt_wait(CASE WHEN GREATEST(t.updated_at_us, c.us)
-                    < CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                        THEN CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                            THEN GREATEST(t.waits_until_us, t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)]
-                                + pglimit_attempt_wait(CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                                        THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END
-                                        + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint ELSE t.failures END, t.limit_failures, t.block_for_us,
-                                    t.block_growth, t.block_max_us)) ELSE t.waits_until_us END + t.quiet_us ELSE t.forget_at_us END
-                    THEN CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                        THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END
-                        + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint ELSE t.failures END ELSE 0::bigint END + 1::bigint, t.limit_failures,
-                t.block_for_us, t.block_growth, t.block_max_us)),
-    forget_at_us = GREATEST(CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                THEN GREATEST(t.waits_until_us, t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)]
-                    + pglimit_attempt_wait(CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                            THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END
-                            + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint ELSE t.failures END, t.limit_failures, t.block_for_us, t.block_growth,
-                        t.block_max_us)) ELSE t.waits_until_us END, GREATEST(t.updated_at_us, c.us)
-            + pglimit_attempt_wait(CASE WHEN GREATEST(t.updated_at_us, c.us)
-                    < CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                        THEN CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                            THEN GREATEST(t.waits_until_us, t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)]
-                                + pglimit_attempt_wait(CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                                        THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END
-                                        + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint ELSE t.failures END, t.limit_failures, t.block_for_us,
-                                    t.block_growth, t.block_max_us)) ELSE t.waits_until_us END + t.quiet_us ELSE t.forget_at_us END
-                    THEN CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                        THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END
-                        + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint ELSE t.failures END ELSE 0::bigint END + 1::bigint, t.limit_failures,
-                t.block_for_us, t.block_growth, t.block_max_us)) + t.quiet_us,
-    ids = pg_catalog.array_cat(t.ids[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 : pg_catalog.array_position(t.ids, sqlc.arg(id)::text) - 1],
-            t.ids[pg_catalog.array_position(t.ids, sqlc.arg(id)::text) + 1 :]),
-    ends_us = pg_catalog.array_cat(t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 : pg_catalog.array_position(t.ids, sqlc.arg(id)::text) - 1],
-            t.ends_us[pg_catalog.array_position(t.ids, sqlc.arg(id)::text) + 1 :]),
-    sources = pg_catalog.array_cat(t.sources[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 : pg_catalog.array_position(t.ids, sqlc.arg(id)::text) - 1],
-            t.sources[pg_catalog.array_position(t.ids, sqlc.arg(id)::text) + 1 :]),
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND pg_catalog.array_position(t.ids, sqlc.arg(id)::text)
-    > pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)
+    failures = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us,
+                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), true, t.failures, t.waits_until_us,
+                t.forget_at_us, t.limit_failures, t.block_for_us, t.block_growth, t.block_max_us, t.quiet_us))[1],
+    waits_until_us = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us,
+                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), true, t.failures, t.waits_until_us,
+                t.forget_at_us, t.limit_failures, t.block_for_us, t.block_growth, t.block_max_us, t.quiet_us))[2],
+    forget_at_us = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us,
+                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), true, t.failures, t.waits_until_us,
+                t.forget_at_us, t.limit_failures, t.block_for_us, t.block_growth, t.block_max_us, t.quiet_us))[3],
+    tickets = CASE WHEN pg_catalog.cardinality(t.tickets) = 3 THEN '{}'
+            ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
+                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), sqlc.arg(id)::text) END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.tickets[pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) + 2]::bigint
+    > CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) END
 RETURNING t.failures, t.waits_until_us, t.forget_at_us, (CASE WHEN t.source = '' THEN t.blocked_until_us
             ELSE coalesce((SELECT s.blocked_until_us FROM pglimit_attempt AS s WHERE s.policy = t.policy AND s.key = t.key AND s.source = ''), 0) END)::bigint AS blocked_until_us,
-    t.updated_at_us, (t.ends_us)::text AS ends,
-    t.limit_failures, t.at_once, t.quiet_us, t.block_for_us, t.block_growth, t.block_max_us, c.us::bigint AS now_us;
+    t.updated_at_us, (CASE WHEN pg_catalog.cardinality(t.tickets) <= 3 THEN coalesce(t.tickets[3], '') ELSE pglimit_attempt_ends(t.tickets) END)::text AS ends,
+    t.limit_failures, t.at_once, t.quiet_us, t.block_for_us, t.block_growth, t.block_max_us,
+        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;
 
 -- name: AttemptSucceeded :one
 -- AttemptSucceeded ends the attempt id, and clears the failures and the wait of its row. The
@@ -203,22 +110,19 @@ RETURNING t.failures, t.waits_until_us, t.forget_at_us, (CASE WHEN t.source = ''
 WITH ended AS (
 UPDATE pglimit_attempt AS t SET
     failures = 0, waits_until_us = 0, forget_at_us = 0,
-    known_until_us = CASE WHEN t.source = '' THEN 0 ELSE GREATEST(t.updated_at_us, c.us) + sqlc.arg(known_for_us)::bigint END,
-    succeeded_from = t.sources[pg_catalog.array_position(t.ids, sqlc.arg(id)::text)],
-    ids = pg_catalog.array_cat(t.ids[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 : pg_catalog.array_position(t.ids, sqlc.arg(id)::text) - 1],
-            t.ids[pg_catalog.array_position(t.ids, sqlc.arg(id)::text) + 1 :]),
-    ends_us = pg_catalog.array_cat(t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 : pg_catalog.array_position(t.ids, sqlc.arg(id)::text) - 1],
-            t.ends_us[pg_catalog.array_position(t.ids, sqlc.arg(id)::text) + 1 :]),
-    sources = pg_catalog.array_cat(t.sources[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 : pg_catalog.array_position(t.ids, sqlc.arg(id)::text) - 1],
-            t.sources[pg_catalog.array_position(t.ids, sqlc.arg(id)::text) + 1 :]),
-    updated_at_us = GREATEST(t.updated_at_us, c.us)
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND pg_catalog.array_position(t.ids, sqlc.arg(id)::text)
-    > pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)
-RETURNING t.policy, t.key, t.source, t.succeeded_from, t.updated_at_us, t.limit_failures, t.at_once, t.quiet_us, t.block_for_us, t.block_growth, t.block_max_us, c.us
+    known_until_us = CASE WHEN t.source = '' THEN 0 ELSE GREATEST(t.updated_at_us,
+                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) + sqlc.arg(known_for_us)::bigint END,
+    succeeded_from = t.tickets[pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) + 1],
+    tickets = CASE WHEN pg_catalog.cardinality(t.tickets) = 3 THEN '{}'
+            ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
+                    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), sqlc.arg(id)::text) END,
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.tickets[pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) + 2]::bigint
+    > CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) END
+RETURNING t.policy, t.key, t.source, t.succeeded_from, t.updated_at_us, t.limit_failures, t.at_once, t.quiet_us, t.block_for_us, t.block_growth, t.block_max_us
 ), remembered AS (
 INSERT INTO pglimit_attempt AS t
        (policy, key, source, known_until_us, limit_failures, at_once, quiet_us, block_for_us, block_growth, block_max_us, updated_at_us, expires_at_us)
@@ -228,7 +132,7 @@ FROM ended AS e
 WHERE e.source = '' AND e.succeeded_from <> ''
 ON CONFLICT (policy, key, source) DO UPDATE SET known_until_us = GREATEST(t.known_until_us, EXCLUDED.known_until_us)
 )
-SELECT e.updated_at_us, e.us::bigint AS now_us FROM ended AS e;
+SELECT e.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us FROM ended AS e;
 
 -- name: AttemptGet :one
 -- AttemptGet reads the clock and the key's row of the sources that are not known, with zeros if
@@ -238,7 +142,7 @@ SELECT e.updated_at_us, e.us::bigint AS now_us FROM ended AS e;
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
        coalesce(max(t.failures), 0)::bigint AS failures, coalesce(max(t.waits_until_us), 0)::bigint AS waits_until_us, coalesce(max(t.forget_at_us), 0)::bigint AS forget_at_us,
        coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us, coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us,
-       coalesce(max((t.ends_us)::text), '{}')::text AS ends
+       coalesce(max(CASE WHEN pg_catalog.cardinality(t.tickets) <= 3 THEN coalesce(t.tickets[3], '') ELSE pglimit_attempt_ends(t.tickets) END), '')::text AS ends
 FROM pglimit_attempt AS t
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.source = '';
 
@@ -265,19 +169,11 @@ ON CONFLICT (policy, key, source) DO UPDATE SET
 --
 -- Index: the primary key. Locks all rows of the key until the transaction ends.
 UPDATE pglimit_attempt AS t SET
-    failures = CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-            THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint
-            ELSE t.failures END, waits_until_us = 0, blocked_until_us = 0,
-        forget_at_us = CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-            THEN CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                THEN GREATEST(t.waits_until_us, t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)]
-                    + pglimit_attempt_wait(CASE WHEN t.ends_us[1] <= GREATEST(t.updated_at_us, c.us)
-                            THEN CASE WHEN t.ends_us[1] < t.forget_at_us THEN t.failures ELSE 0::bigint END
-                            + pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us)::bigint ELSE t.failures END, t.limit_failures, t.block_for_us, t.block_growth,
-                        t.block_max_us)) ELSE t.waits_until_us END + t.quiet_us ELSE t.forget_at_us END,
-    ids = t.ids[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 :],
-        ends_us = t.ends_us[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 :],
-        sources = t.sources[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us), t.ends_us) + 1 :]
+    failures = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us, c.us), false, t.failures, t.waits_until_us, t.forget_at_us, t.limit_failures, t.block_for_us,
+                t.block_growth, t.block_max_us, t.quiet_us))[1], waits_until_us = 0, blocked_until_us = 0,
+        forget_at_us = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us, c.us), false, t.failures, t.waits_until_us, t.forget_at_us, t.limit_failures, t.block_for_us,
+                t.block_growth, t.block_max_us, t.quiet_us))[3],
+    tickets = pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us, c.us), '')
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
@@ -305,8 +201,8 @@ WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 -- Index: expires_at_us; the primary key. Locks the rows that it changes.
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, t.source, GREATEST(t.updated_at_us, t.blocked_until_us, t.known_until_us, t.waits_until_us, CASE WHEN t.failures > 0 THEN t.forget_at_us ELSE 0 END,
-               CASE WHEN pg_catalog.cardinality(t.ends_us) > 0 THEN GREATEST(t.waits_until_us, t.ends_us[pg_catalog.cardinality(t.ends_us)] + t.block_max_us) + t.quiet_us
-                       ELSE 0 END) AS empty_at_us
+               CASE WHEN pg_catalog.cardinality(t.tickets) = 0 THEN 0 ELSE GREATEST(t.waits_until_us, t.tickets[pg_catalog.cardinality(t.tickets)]::bigint + t.block_max_us)
+                       + t.quiet_us END) AS empty_at_us
     FROM pglimit_attempt AS t
     WHERE t.expires_at_us <= sqlc.arg(cutoff_us)::bigint
     ORDER BY t.expires_at_us

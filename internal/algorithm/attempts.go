@@ -22,7 +22,7 @@ type AttemptRules struct {
 // maxGrowths is the number of times that a wait grows.
 const maxGrowths = 1000
 
-// Wait returns the wait after the last of a number of failures. pglimit_attempt_wait computes the
+// Wait returns the wait after the last of a number of failures. pglimit_attempt_counts computes the
 // same bits.
 func (r *AttemptRules) Wait(failures int64) int64 {
 	if failures < r.Limit {

@@ -52,7 +52,6 @@ type algorithm struct {
 	ByCalendar bool   // the statement is for a calendar's windows
 	Alone      bool   // the statement is an Adjust
 	Undoing    bool   // the statement is an Undo
-	Column     string // of attempts: the array being written
 	Inside     bool   // the expression is in a sub-select that has E as u.at
 }
 
@@ -127,9 +126,6 @@ func (a algorithm) Given(column, kind string) string {
 
 // In returns a copy of a that writes expressions for that kind of statement.
 func (a algorithm) In(stmt string) algorithm { a.Stmt = stmt; return a }
-
-// Of returns a copy of a that writes an array of attempts.
-func (a algorithm) Of(column string) algorithm { a.Column = column; return a }
 
 // Charge returns a copy of a that writes a Charge instead of a Take.
 func (a algorithm) Charge() algorithm { a.Charging = true; return a }

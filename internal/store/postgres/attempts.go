@@ -64,7 +64,7 @@ func attempt(ctx context.Context, tx db.DBTX, op *store.Op) error {
 		if err != nil {
 			return err
 		}
-		return tried(op, row.NowUs, "{}", algorithm.Tries{UpdatedAt: row.UpdatedAtUs})
+		return tried(op, row.NowUs, "", algorithm.Tries{UpdatedAt: row.UpdatedAtUs})
 	case store.GetAttempts:
 		row, err := s.AttemptGet(ctx, tx, db.AttemptGetParams{NowUs: q.Now, Policy: q.Policy, Key: q.Key})
 		if err == nil {
@@ -84,10 +84,9 @@ func attempt(ctx context.Context, tx db.DBTX, op *store.Op) error {
 	return fmt.Errorf("pglimit: no statement of attempts for kind %d", op.Kind)
 }
 
-// tried sets the outcome of an op to a row. ends are those of its tickets, as PostgreSQL writes
-// an array.
+// tried sets the outcome of an op to a row. ends are those of its tickets.
 func tried(op *store.Op, now int64, ends string, t algorithm.Tries) error {
-	if ends = strings.Trim(ends, "{}"); ends != "" {
+	if ends != "" {
 		for end := range strings.SplitSeq(ends, ",") {
 			us, err := strconv.ParseInt(end, 10, 64)
 			if err != nil {
