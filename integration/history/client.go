@@ -96,6 +96,10 @@ const patience = 60 * time.Millisecond
 func (c *client) draw(inTx bool) model.Op {
 	op := model.Op{Number: c.number(), Remember: remember.Microseconds(), InTx: inTx}
 	c.aim(&op, c.rand.IntN(len(c.plans)))
+	if c.Attempts {
+		c.drawAttempt(&op)
+		return op
+	}
 	op.Units = float64(1 + c.rand.IntN(3))
 	verbs := []model.Verb{
 		model.Allow, model.Allow, model.Allow, model.Allow, model.AllowUpTo, model.AllowUpTo, model.Check, model.Usage,
@@ -120,6 +124,26 @@ func (c *client) draw(inTx bool) model.Op {
 		op.Floor = c.floor()
 	}
 	return op
+}
+
+// drawAttempt draws an operation about attempts.
+func (c *client) drawAttempt(op *model.Op) {
+	verbs := []model.Verb{
+		model.Attempt, model.Attempt, model.Attempt, model.Attempt, model.Failed, model.Failed, model.Failed, model.Succeeded, model.Succeeded,
+		model.Check, model.Usage, model.Block, model.Unblock, model.Reset,
+	}
+	op.Verb, op.Units = verbs[c.rand.IntN(len(verbs))], 1
+	n := len(c.board.posted())
+	switch {
+	case op.Verb == model.Block:
+		op.For = int64(1+c.rand.IntN(8)) * unit / 16
+	case op.Verb == model.Attempt, (op.Verb == model.Failed || op.Verb == model.Succeeded) && n == 0:
+		op.Verb, op.From, op.For = model.Attempt, []string{"", "home", "home", "afar"}[c.rand.IntN(4)], unit*int64(1+c.rand.IntN(2))
+	case op.Verb == model.Failed, op.Verb == model.Succeeded:
+		op.Held = max(1, n-c.rand.IntN(min(n, 4)))
+		op.Key = c.board.key(op.Held)
+		op.Policy = c.plans[op.Key][0]
+	}
 }
 
 // aim sets an operation's key and plan.
@@ -220,7 +244,7 @@ func (c *client) fillAll(op *model.Op) {
 
 // send makes a call of l.
 func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o model.Out, err error) {
-	call := verbs.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond}
+	call := verbs.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond, From: op.From}
 	call.Floor = op.Floor
 	switch op.Verb {
 	case model.Wait:
@@ -228,7 +252,7 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 		defer cancel()
 		o.Result, err = c.limiter.DoWait(ctx, call.Request)
 		return o, err
-	case model.Settle, model.Cancel:
+	case model.Settle, model.Cancel, model.Succeeded, model.Failed:
 		call.ID = c.board.posted()[op.Held-1]
 	case model.AllowAll:
 		for _, q := range op.Requests {
@@ -248,14 +272,14 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 		o.Result = a.PerRequest[0]
 	}
 	if a.Err == nil && a.ID != "" {
-		c.reserved(&o, a.ID, a.Expires)
+		c.reserved(&o, op.Key, a.ID, a.Expires)
 	}
 	return o, a.Err
 }
 
 // reserved notes a reservation that was made.
-func (c *client) reserved(o *model.Out, id string, expires time.Time) {
-	o.Held, o.Expires = c.board.post(id), expires
+func (c *client) reserved(o *model.Out, key int, id string, expires time.Time) {
+	o.Held, o.Expires = c.board.post(key, id), expires
 	c.expiry = expires.UnixMicro() - c.clock.skew
 }
 
@@ -264,7 +288,7 @@ func (c *client) reserved(o *model.Out, id string, expires time.Time) {
 func fault(err error) (fault string, nothing bool) {
 	var state *pgconn.PgError
 	switch {
-	case errors.Is(err, limiter.ErrNoReservation):
+	case errors.Is(err, limiter.ErrNoReservation), errors.Is(err, limiter.ErrNoTicket):
 		return model.Unknown, false
 	case errors.Is(err, limiter.ErrReservationEnded):
 		return model.Ended, false

@@ -68,21 +68,30 @@ func (c clock) since(n int) (all []int64) {
 	return all
 }
 
-// board has the IDs of a scene's reservations. Their numbers begin at 1.
+// board has the IDs of a scene's reservations and tickets, with their keys. Their numbers
+// begin at 1.
 type board struct {
-	mu  sync.Mutex
-	ids []string
+	mu   sync.Mutex
+	ids  []string
+	keys []int
 }
 
 // post puts a reservation on the board, unless it is there, and returns its number.
-func (b *board) post(id string) int {
+func (b *board) post(key int, id string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if i := slices.Index(b.ids, id); i >= 0 {
 		return i + 1
 	}
-	b.ids = append(b.ids, id)
+	b.ids, b.keys = append(b.ids, id), append(b.keys, key)
 	return len(b.ids)
+}
+
+// key returns the key of a number.
+func (b *board) key(number int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.keys[number-1]
 }
 
 // posted returns the reservations so far.

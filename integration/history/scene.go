@@ -35,7 +35,7 @@ type scene struct {
 
 // themes are the kinds of operations that a scene has besides the usual ones.
 type themes struct {
-	Reserves, Expires, Idempotent, Tx, SQL, Loses bool
+	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts bool
 }
 
 // The scenes that run at once, and their size.
@@ -62,6 +62,13 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 		s.clients, s.ops = clients-1, ops-2
 	}
 	keys := 1
+	if r.IntN(4) == 0 {
+		s.themes, s.Tx = themes{Loses: loses, Attempts: true}, r.IntN(2) == 0
+		for i := range 1 + r.IntN(2) {
+			s.plans = append(s.plans, []limiter.Policy{drawAttempts(r, fmt.Sprintf("scene-%d-%d", number, i))})
+		}
+		return s
+	}
 	if r.IntN(3) == 0 {
 		keys = 2 + r.IntN(2)
 	}
@@ -121,6 +128,14 @@ func drawPolicy(r *rand.Rand) limiter.Policy {
 		p.BlockFor = period / 4
 	}
 	return p
+}
+
+// drawAttempts draws a policy of attempts.
+func drawAttempts(r *rand.Rand, name string) limiter.Policy {
+	return limiter.Policy{
+		Name: name, Algorithm: limiter.Attempts, Limit: float64(1 + r.IntN(3)), Burst: float64(1 + r.IntN(3)), Period: 2 * period,
+		BlockFor: period / 4, BlockGrowth: []float64{1, 1.5, 2}[r.IntN(3)], BlockMax: 2 * period,
+	}
 }
 
 // otherPlan returns a policy of the same name with other numbers.

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
@@ -59,6 +60,7 @@ type Key struct {
 	Blocked int64           // until then
 	Denied  int64           // when the denial was that began the block; 0: it is an operator's
 	Begun   begun           // the block that an attempt of an operation has started
+	Tries   []*tries        // of a policy of attempts, by their sources; the other fields are then zero
 }
 
 // begun is a block that an operation lifts if it is tried once more.
@@ -78,7 +80,8 @@ func (k *Key) lift(op int) {
 }
 
 func (k *Key) equal(o *Key) bool {
-	return k.Clock == o.Clock && k.Blocked == o.Blocked && k.Denied == o.Denied && k.Begun == o.Begun && k.Rules == o.Rules && reflect.DeepEqual(k.State, o.State)
+	return k.Clock == o.Clock && k.Blocked == o.Blocked && k.Denied == o.Denied && k.Begun == o.Begun && k.Rules == o.Rules && reflect.DeepEqual(k.State, o.State) &&
+		slices.EqualFunc(k.Tries, o.Tries, func(a, b *tries) bool { return a.equal(b) })
 }
 
 // clone returns a copy that shares nothing.
@@ -86,6 +89,10 @@ func (k *Key) clone() Key {
 	c := *k
 	if k.State != nil {
 		c.State = k.State.Clone()
+	}
+	c.Tries = nil
+	for _, t := range k.Tries {
+		c.Tries = append(c.Tries, &tries{Tries: *t.Tries.Clone(), Source: t.Source, Rules: t.Rules})
 	}
 	return c
 }

@@ -30,6 +30,9 @@ const (
 	Settle      Verb = "settle"
 	Cancel      Verb = "cancel"
 	AllowAll    Verb = "all"
+	Attempt     Verb = "attempt"
+	Succeeded   Verb = "succeeded"
+	Failed      Verb = "failed"
 	Tx          Verb = "Tx"
 	Give        Verb = "Give"
 
@@ -54,9 +57,10 @@ type Op struct {
 	Policy limiter.Policy
 	Units  float64
 	Floor  float64 // of an Allow, a Wait and a Reserve
-	For    int64   // a Block's time, how long a reservation lasts, or a Wait waits at most
+	For    int64   // a Block's time, how long a reservation or a ticket lasts, or a Wait waits at most
+	From   string  // of an Attempt
 	Idem   int     // the idempotency key; 0 is none
-	Held   int     // Settle, Cancel: the reservation
+	Held   int     // Settle, Cancel: the reservation; Succeeded, Failed: the ticket
 	Undone int     // Undo: the operation
 
 	Requests []Request    // of an AllowAll

@@ -169,6 +169,9 @@ func clocks(op *Op, out *Out) []int64 {
 
 // bind gives a reservation the name that its first answer has.
 func (w *World) bind(op *Op, want, out *Out) bool {
+	if op.Verb == Attempt {
+		return w.name(op, want, out)
+	}
 	if want.Held >= 0 || out.Held == 0 {
 		return true
 	}

@@ -53,6 +53,11 @@ func (w *World) Hash() uint64 {
 		k := &w.Keys[i]
 		mix(k.Clock)
 		mix(k.Blocked)
+		for _, t := range k.Tries {
+			mix(t.Failures)
+			mix(t.WaitsUntil)
+			mix(int64(len(t.Ends)))
+		}
 		if k.State != nil {
 			mix(int64(k.State.Used(&k.Rules, k.Clock, k.Clock) * (1 << 22)))
 			mix(k.State.IdleAt(&k.Rules))
@@ -80,6 +85,9 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 			w.Keys[i].tidy()
 		}
 	}()
+	if op.Policy.Algorithm == limiter.Attempts {
+		return w.attempts(op, now)
+	}
 	k, r := &w.Keys[op.Key], rulesOf(op.Policy).above(op.Floor)
 	switch op.Verb {
 	case Allow, AllowUpTo, Reserve, ReserveUpTo:
