@@ -97,7 +97,7 @@ func (s *lessee) verbs(w testworld.Way) {
 	s.granted("in a transaction", r, err)
 	tx.End(s.T, true)
 	request := s.Request("hot", 2)
-	s.granted("Reserve", testworld.Reserve(s.T, s, request, time.Hour).Result, nil)
+	s.granted("Reserve", testworld.Reserve(s.T, s.Limiter, request, time.Hour).Result, nil)
 	all, err := s.AllowAll(s.Context(), request, s.Request("other", 1))
 	s.granted("AllowAll", all.PerRequest[0], err)
 	r, err = s.Charge(s.Context(), s.Policy, "hot", 3)
