@@ -164,6 +164,8 @@ type PglimitPolicy struct {
 	Burst        *float64
 	TickS        float64
 	BlockForS    float64
+	BlockGrowth  float64
+	BlockMaxS    float64
 	LocalShare   float64
 	Lease        float64
 	MaxTTLS      float64

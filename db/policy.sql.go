@@ -354,7 +354,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 }
 
 const Policies = `-- name: Policies :many
-SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.lease,
+SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.block_growth, p.block_max_s, p.lease,
        p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
@@ -369,6 +369,8 @@ type PoliciesRow struct {
 	Burst        float64
 	TickS        float64
 	BlockForS    float64
+	BlockGrowth  float64
+	BlockMaxS    float64
 	Lease        float64
 	MaxTTLS      float64
 	Aligned      bool
@@ -406,6 +408,8 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.Burst,
 			&i.TickS,
 			&i.BlockForS,
+			&i.BlockGrowth,
+			&i.BlockMaxS,
 			&i.Lease,
 			&i.MaxTTLS,
 			&i.Aligned,
@@ -537,11 +541,12 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, lease, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
-        nullif($4::float8, 0::float8), $5::float8, $6::float8, $7::float8, $8::float8,
-        $9::bool, $10::bool, $11::bool, $12::bool, $13::text, $14::text,
-        $15::text, $16::text, $17::float8, $18::text, $19::text)
+        nullif($4::float8, 0::float8), $5::float8, $6::float8,
+        $7::float8, $8::float8, $9::float8, $10::float8,
+        $11::bool, $12::bool, $13::bool, $14::bool, $15::text, $16::text,
+        $17::text, $18::text, $19::float8, $20::text, $21::text)
 `
 
 type PolicyInsertParams struct {
@@ -551,6 +556,8 @@ type PolicyInsertParams struct {
 	Burst        float64
 	TickS        float64
 	BlockForS    float64
+	BlockGrowth  float64
+	BlockMaxS    float64
 	Lease        float64
 	MaxTTLS      float64
 	Aligned      bool
@@ -577,6 +584,8 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.Burst,
 		arg.TickS,
 		arg.BlockForS,
+		arg.BlockGrowth,
+		arg.BlockMaxS,
 		arg.Lease,
 		arg.MaxTTLS,
 		arg.Aligned,
@@ -618,12 +627,13 @@ func (q *Queries) PolicyProbe(ctx context.Context, db DBTX, payload string) erro
 const PolicyUpdate = `-- name: PolicyUpdate :execrows
 UPDATE pglimit_policy AS p
 SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8, 0::float8),
-    burst = nullif($4::float8, 0::float8), tick_s = $5::float8, block_for_s = $6::float8, lease = $7::float8,
-    max_ttl_s = $8::float8, aligned = $9::bool, shadow = $10::bool, askers = $11::bool,
-    count_denials = $12::bool,
-    calendar = $13::text, time_zone = $14::text, durability = $15::text,
-    on_error = $16::text, local_share = $17::float8, note = $18::text
-WHERE p.name = $19::text
+    burst = nullif($4::float8, 0::float8), tick_s = $5::float8, block_for_s = $6::float8,
+    block_growth = $7::float8, block_max_s = $8::float8, lease = $9::float8,
+    max_ttl_s = $10::float8, aligned = $11::bool, shadow = $12::bool, askers = $13::bool,
+    count_denials = $14::bool,
+    calendar = $15::text, time_zone = $16::text, durability = $17::text,
+    on_error = $18::text, local_share = $19::float8, note = $20::text
+WHERE p.name = $21::text
 `
 
 type PolicyUpdateParams struct {
@@ -633,6 +643,8 @@ type PolicyUpdateParams struct {
 	Burst        float64
 	TickS        float64
 	BlockForS    float64
+	BlockGrowth  float64
+	BlockMaxS    float64
 	Lease        float64
 	MaxTTLS      float64
 	Aligned      bool
@@ -660,6 +672,8 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.Burst,
 		arg.TickS,
 		arg.BlockForS,
+		arg.BlockGrowth,
+		arg.BlockMaxS,
 		arg.Lease,
 		arg.MaxTTLS,
 		arg.Aligned,

@@ -11,6 +11,8 @@ CREATE TABLE pglimit_policy (
     burst       float8,                                  -- NULL: limit_units
     tick_s      float8 NOT NULL DEFAULT 0,
     block_for_s float8 NOT NULL DEFAULT 0,
+    block_growth float8 NOT NULL DEFAULT 0,              -- of attempts: each further wait is so many times longer; 0: 2
+    block_max_s float8 NOT NULL DEFAULT 0,               -- of attempts: the longest wait; 0: period_s
     local_share float8 NOT NULL DEFAULT 0,               -- of fail_local; 0: 0.1
     lease       float8 NOT NULL DEFAULT 0,               -- share of the burst that processes may hold; 0: none
     max_ttl_s   float8 NOT NULL DEFAULT 86400,           -- the longest reservation of an asker
@@ -32,21 +34,30 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT pglimit_policy_pkey PRIMARY KEY (name),
     CONSTRAINT "name must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
     CONSTRAINT "algorithm must be one that docs/algorithms.md lists" CHECK (
-        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')),
+        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'attempts')),
     CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s >= 1e-6::float8 AND period_s <= 3155760000::float8
         AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
     CONSTRAINT "a calendar replaces period_s" CHECK ((calendar = '') = (period_s IS NOT NULL)),
-    CONSTRAINT "burst must be from 1e-9 to 2^53, and is for buckets" CHECK (burst IS NULL
-        OR burst >= 1e-9::float8 AND burst <= 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra'))),
+    CONSTRAINT "burst must be from 1e-9 to 2^53, for buckets and attempts" CHECK (burst IS NULL
+        OR burst >= 1e-9::float8 AND burst <= 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'attempts'))),
     CONSTRAINT "tick_s must be whole microseconds or 0, and is for leaky_bucket" CHECK (tick_s = 0::float8
         OR algorithm = 'leaky_bucket' AND tick_s BETWEEN 1e-6::float8 AND 3155760000::float8
         AND abs(tick_s * 1e6::float8 - round(tick_s * 1e6::float8)) <= tick_s * 1e-9::float8),
     CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
         OR block_for_s >= 1e-6::float8 AND block_for_s <= 3155760000::float8
         AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
-    CONSTRAINT "lease must be from 0 to 0.5, and is not for queues and logs" CHECK (lease = 0::float8
-        OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log')),
+    CONSTRAINT "block_growth must be from 1 to 1000 or 0, and is for attempts" CHECK (block_growth = 0::float8
+        OR algorithm = 'attempts' AND block_growth BETWEEN 1::float8 AND 1000::float8),
+    CONSTRAINT "block_max_s must be at least block_for_s or 0, for attempts" CHECK (block_max_s = 0::float8
+        OR algorithm = 'attempts' AND block_max_s >= block_for_s AND block_max_s <= 3155760000::float8
+        AND abs(block_max_s * 1e6::float8 - round(block_max_s * 1e6::float8)) <= block_max_s * 1e-9::float8),
+    CONSTRAINT "attempts need whole limit_units, burst to 100 and block_for_s" CHECK (algorithm <> 'attempts'
+        OR limit_units >= 1::float8 AND limit_units = trunc(limit_units) AND (burst IS NULL OR burst >= 1::float8 AND burst <= 100::float8 AND burst = trunc(burst))
+        AND block_for_s > 0::float8 AND (block_max_s > 0::float8 OR period_s >= block_for_s)),
+    CONSTRAINT "attempts need on_error fail_closed" CHECK (algorithm <> 'attempts' OR on_error = 'fail_closed'),
+    CONSTRAINT "lease must be from 0 to 0.5, not for queues, logs, attempts" CHECK (lease = 0::float8
+        OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log', 'attempts')),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
     CONSTRAINT "calendar must be hour, day, week or month, and is for fixed_window" CHECK (

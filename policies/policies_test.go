@@ -143,6 +143,11 @@ func TestStoredText(t *testing.T) {
 				Calendar: limiter.Day, TimeZone: "UTC", BlockFor: 5 * time.Second, Durability: limiter.Relaxed, OnError: limiter.FailLocal, LocalShare: 0.25,
 			},
 		},
+		`{"name":"d","algorithm":"attempts","limit":3,"period":"24h","burst":2,"block_for":"1m","block_growth":1.5,"block_max":"12h"}`: {
+			Policy: limiter.Policy{
+				Name: "d", Algorithm: limiter.Attempts, Limit: 3, Period: 24 * time.Hour, Burst: 2, BlockFor: time.Minute, BlockGrowth: 1.5, BlockMax: 12 * time.Hour,
+			},
+		},
 		`{"name":"b","algorithm":"fixed_window","limit":1,"calendar":"month"}`: {
 			Policy: limiter.Policy{Name: "b", Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month},
 		},

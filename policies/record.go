@@ -23,6 +23,8 @@ type policyRow struct {
 	Burst        float64   `json:"burst"`
 	TickS        float64   `json:"tick_s"`
 	BlockForS    float64   `json:"block_for_s"`
+	BlockGrowth  float64   `json:"block_growth"`
+	BlockMaxS    float64   `json:"block_max_s"`
 	Lease        float64   `json:"lease"`
 	MaxTTLS      float64   `json:"max_ttl_s"`
 	Aligned      bool      `json:"aligned"`

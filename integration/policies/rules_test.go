@@ -146,3 +146,53 @@ func TestRulesInSQL(t *testing.T) {
 		t.Errorf("%d overrides", len(all))
 	}
 }
+
+// TestAttemptsInSQL: the table refuses the policies of attempts that Validate refuses.
+func TestAttemptsInSQL(t *testing.T) {
+	t.Parallel()
+	pool := testworld.NewPool(t)
+	good := limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 3, Period: time.Hour, BlockFor: time.Minute}
+	refused := 0
+	for i, change := range []func(p *limiter.Policy){
+		func(*limiter.Policy) {},
+		func(p *limiter.Policy) { p.Limit = 1 },
+		func(p *limiter.Policy) { p.Limit = 0.5 },
+		func(p *limiter.Policy) { p.Limit = 2.5 },
+		func(p *limiter.Policy) { p.Burst = 100 },
+		func(p *limiter.Policy) { p.Burst = 101 },
+		func(p *limiter.Policy) { p.Burst = 1.5 },
+		func(p *limiter.Policy) { p.BlockFor = 0 },
+		func(p *limiter.Policy) { p.BlockFor = p.Period },
+		func(p *limiter.Policy) { p.BlockFor = p.Period + 1000 },
+		func(p *limiter.Policy) { p.BlockGrowth = 1 },
+		func(p *limiter.Policy) { p.BlockGrowth = 1000 },
+		func(p *limiter.Policy) { p.BlockGrowth = 0.9 },
+		func(p *limiter.Policy) { p.BlockGrowth = 1001 },
+		func(p *limiter.Policy) { p.BlockMax = time.Minute },
+		func(p *limiter.Policy) { p.BlockMax = time.Second },
+		func(p *limiter.Policy) { p.BlockFor, p.BlockMax = 2*p.Period, 3*p.Period },
+		func(p *limiter.Policy) { p.OnError = limiter.FailOpen },
+		func(p *limiter.Policy) { p.OnError = limiter.FailLocal },
+		func(p *limiter.Policy) { p.Lease = 0.1 },
+		func(p *limiter.Policy) { p.Aligned = true },
+		func(p *limiter.Policy) { p.Tick = time.Second },
+		func(p *limiter.Policy) { p.Calendar, p.Period = limiter.Day, 0 },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockGrowth = limiter.GCRA, 2 },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockMax = limiter.GCRA, time.Hour },
+	} {
+		p := good
+		change(&p)
+		p.Name = fmt.Sprintf("code%d", i)
+		_, err := pool.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, on_error, lease, aligned, calendar)
+			VALUES ($1, $2, $3, nullif($4::float8, 0), nullif($5::float8, 0), $6, $7, $8, $9, $10, $11, $12, $13)`,
+			p.Name, string(p.Algorithm), p.Limit, p.Period.Seconds(), p.Burst, p.Tick.Seconds(), p.BlockFor.Seconds(), p.BlockGrowth, p.BlockMax.Seconds(), p.OnError.String(), p.Lease, p.Aligned, string(p.Calendar))
+		if bad := p.Validate(); (bad == nil) != (err == nil) {
+			t.Errorf("%+v: Validate says %v, the table %v", p, bad, err)
+		} else if bad != nil {
+			refused++
+		}
+	}
+	if refused != 17 {
+		t.Errorf("%d were refused", refused)
+	}
+}

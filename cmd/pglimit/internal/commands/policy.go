@@ -86,7 +86,8 @@ version in the JSON is that of all policies and overrides.`,
 		Example: `  pglimit policy set login --limit 5 --period 1m --burst 10 --note "as agreed with support"
   pglimit policy set login --limit 8 --dry-run
   pglimit policy set budget --limit 100000 --calendar month --time-zone Europe/Vienna
-  pglimit policy set login --shadow`,
+  pglimit policy set login --shadow
+  pglimit policy set code --algorithm attempts --limit 3 --period 24h --block-for 1m --block-max 12h`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, live *policies.Policies) error {

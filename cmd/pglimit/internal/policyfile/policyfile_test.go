@@ -30,6 +30,7 @@ const limits = `policies:
     askers: true
     max_ttl: 1h
   - {name: api, algorithm: gcra, limit: 3, period: 1s, on_error: fail_open, durability: relaxed, block_for: 10m}
+  - {name: code, algorithm: attempts, limit: 3, period: 24h, block_for: 1m, block_growth: 1.5, block_max: 12h}
 overrides:
   - policy: login
     key: alice
@@ -54,6 +55,7 @@ func TestRead(t *testing.T) {
 		{Policy: limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_000, Calendar: limiter.Month, TimeZone: "Europe/Vienna", Shadow: true},
 			Askers: true, MaxTTL: time.Hour},
 		{Policy: limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 3, Period: time.Second, OnError: limiter.FailOpen, Durability: limiter.Relaxed, BlockFor: 10 * time.Minute}},
+		{Policy: limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 3, Period: 24 * time.Hour, BlockFor: time.Minute, BlockGrowth: 1.5, BlockMax: 12 * time.Hour}},
 	}
 	if len(f.Policies) != len(want) {
 		t.Fatalf("got %+v", f.Policies)
@@ -168,11 +170,11 @@ overrides:
 	if len(edit.Set) != 2 || edit.Set[0].Note != "" || len(edit.Delete) != 0 || len(edit.SetOverrides) != 2 || edit.SetOverrides[1].Note != "trial" || len(edit.DeleteOverrides) != 0 {
 		t.Errorf("got %+v", edit)
 	}
-	if edit := Compare(before, after, true).Edit; len(edit.Delete) != 2 || len(edit.DeleteOverrides) != 2 {
+	if edit := Compare(before, after, true).Edit; len(edit.Delete) != 3 || len(edit.DeleteOverrides) != 2 {
 		t.Errorf("pruned: got %+v", edit)
 	}
 	after.Overrides = nil // those of policies that stay are kept
-	if edit := Compare(before, after, true).Edit; len(edit.Delete) != 2 || len(edit.DeleteOverrides) != 2 || edit.DeleteOverrides[0].Policy != "api" {
+	if edit := Compare(before, after, true).Edit; len(edit.Delete) != 3 || len(edit.DeleteOverrides) != 2 || edit.DeleteOverrides[0].Policy != "api" {
 		t.Errorf("pruned without overrides: got %+v", edit)
 	}
 	after = before.Portable()

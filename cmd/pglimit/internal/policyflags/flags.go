@@ -63,6 +63,10 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 func (f *Flags) RegisterPolicy(cmd *cobra.Command) {
 	f.registerAlgorithm(cmd)
 	f.registerNumbers(cmd)
+	f.registerFrom(cmd)
+}
+
+func (f *Flags) registerFrom(cmd *cobra.Command) {
 	cmd.Flags().StringVar((*string)(&f.from), "policy", "", "`name` of a policy in the database or a program, or FILE#NAME; with --limit and --period, a name for the policy of these flags (default cli)")
 }
 
@@ -82,6 +86,24 @@ func (f *Flags) registerNumbers(cmd *cobra.Command) {
 	flags.StringVar(&f.policy.TimeZone, "time-zone", "", "`zone` of the calendar, such as Europe/Vienna; default: UTC")
 	complete(cmd, "calendar", calendars...)
 	cli.DurationVar(flags, &f.policy.BlockFor, "block-for", 0, "block a key for this long after a denial")
+}
+
+// registerWaits adds the flags of the waits of attempts.
+func (f *Flags) registerWaits(cmd *cobra.Command) {
+	cmd.Flags().Float64Var(&f.policy.BlockGrowth, "block-growth", 0, "`factor` by which each further failure makes the wait of attempts longer; 0: 2")
+	cli.DurationVar(cmd.Flags(), &f.policy.BlockMax, "block-max", 0, "longest wait of attempts; 0: same as --period")
+}
+
+// RegisterAttempt adds the flags of a policy of attempts.
+func (f *Flags) RegisterAttempt(cmd *cobra.Command) {
+	f.Only, f.policy.Algorithm, f.flags = limiter.Attempts, limiter.Attempts, cmd.Flags()
+	cli.UnitsVar(f.flags, &f.policy.Limit, "limit", 0, "`failures` from which on each makes KEY wait (required without --policy)")
+	cli.DurationVar(f.flags, &f.policy.Period, "period", 24*time.Hour, "quiet time that forgets the failures")
+	cli.UnitsVar(f.flags, &f.policy.Burst, "burst", 0, "`attempts` that may be under way at once; 0: 1")
+	cli.DurationVar(f.flags, &f.policy.BlockFor, "block-for", time.Minute, "the first wait")
+	f.registerWaits(cmd)
+	f.registerFrom(cmd)
+	f.registerDurability(cmd)
 }
 
 // RegisterDecision adds the flags of RegisterPolicy and --cost.
@@ -256,6 +278,8 @@ type Stored struct{ Flags }
 func (s *Stored) Register(cmd *cobra.Command) {
 	s.registerAlgorithm(cmd)
 	s.registerNumbers(cmd)
+	s.registerWaits(cmd)
+	cmd.Flags().Lookup("algorithm").Usage += ", " + string(limiter.Attempts)
 	cmd.Flags().Lookup("limit").Usage = "`units` allowed per period; a new policy needs it, and --period or --calendar"
 	s.registerDurability(cmd)
 	choiceVar(cmd, &s.policy.OnError, "on-error", "while the database is away: fail_closed returns an error, fail_open allows, fail_local decides in memory", limiter.FailClosed, limiter.FailOpen, limiter.FailLocal)

@@ -63,6 +63,7 @@ func TestPatch(t *testing.T) {
 	window := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Burst: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}}
 	local := login
 	local.OnError, local.LocalShare = limiter.FailLocal, 0.5
+	attempts := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.Attempts, Limit: 3, Period: time.Hour, BlockFor: time.Minute, BlockGrowth: 3, BlockMax: time.Hour}, MaxTTL: time.Hour}
 	change := func(p policies.Stored, f func(*policies.Stored)) policies.Stored {
 		p.Note = "" // that of an earlier change
 		f(&p)
@@ -88,6 +89,9 @@ func TestPatch(t *testing.T) {
 		{&local, "--limit 6", change(local, func(p *policies.Stored) { p.Limit = 6 })},
 		{&local, "--on-error fail_open", change(local, func(p *policies.Stored) { p.OnError, p.LocalShare = limiter.FailOpen, 0 })},
 		{&login, "--period 1s --burst 0 --block-for 0s", change(login, func(p *policies.Stored) { p.Period, p.Burst, p.BlockFor = time.Second, 0, 0 })},
+		{nil, "--algorithm attempts --limit 3 --period 24h --block-for 1m --block-growth 3 --block-max 12h --burst 2", policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.Attempts,
+			Limit: 3, Period: 24 * time.Hour, Burst: 2, BlockFor: time.Minute, BlockGrowth: 3, BlockMax: 12 * time.Hour}, MaxTTL: 24 * time.Hour}},
+		{&attempts, "--block-max 0s --block-growth 1.5", change(attempts, func(p *policies.Stored) { p.BlockGrowth, p.BlockMax = 1.5, 0 })},
 		{&window, "--limit 6", change(window, func(p *policies.Stored) { p.Limit, p.Burst = 6, 0 })},
 		{&window, "--period 1s", change(window, func(p *policies.Stored) { p.Period, p.Burst, p.Calendar, p.TimeZone = time.Second, 0, "", "" })},
 		{&window, "--calendar day", change(window, func(p *policies.Stored) { p.Calendar, p.Burst = limiter.Day, 0 })},
@@ -109,6 +113,8 @@ func TestPatch(t *testing.T) {
 		"--limit -1 --period 1m":    "Limit -1",
 		"--limit 5 --period 1m --local-share 0.5": "LocalShare 0.5: is for FailLocal only",
 		"--limit 5 --durability strong":           "use durable or relaxed",
+		"--limit 5 --period 1m --block-growth 3":  "BlockGrowth 3: is for attempts only",
+		"--limit 5 --period 1m --block-max 3m":    "BlockMax 3m: is for attempts only",
 	} {
 		var flags Stored
 		cmd := &cobra.Command{}

@@ -7,7 +7,7 @@ import { algorithm, algorithms, clock, keyText, number } from "./format.js";
 
 // The fields of a policy: name, label, and a kind or the values to choose from.
 const policyFields = [
-  ["algorithm", "Algorithm", algorithms.map((a) => [a, algorithm(a)])],
+  ["algorithm", "Algorithm", [...algorithms, "attempts"].map((a) => [a, algorithm(a)])],
   ["limit", "Limit, in units", "number"],
   ["period", "Per period, such as 1m"],
   ["calendar", "Or per calendar", [["", "–"], ["hour", "hour"], ["day", "day"], ["week", "week"], ["month", "month"]]],
@@ -15,6 +15,8 @@ const policyFields = [
   ["burst", "Burst, in units (empty: the limit)", "number"],
   ["tick", "Leak in steps of, such as 1s"],
   ["block_for", "Block after a denial for"],
+  ["block_growth", "Attempts: each wait longer by (empty: 2)", "number"],
+  ["block_max", "Attempts: longest wait (empty: the period)"],
   ["on_error", "Without the database", [["", "return the error"], ["fail_open", "let pass"], ["fail_local", "decide in memory"]]],
   ["local_share", "Its share of the limit in memory", "number"],
   ["lease", "Lease: share of the burst in memory", "number"],

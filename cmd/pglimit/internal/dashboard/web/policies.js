@@ -9,7 +9,7 @@ import { counted, empty, keyLink, keysTable, overridesTable, panel, policyLink, 
 
 function options(p) {
   const list = [
-    p.tick && `leaks every ${duration(p.tick)}`, p.aligned && "aligned windows", p.block_for && `blocks for ${duration(p.block_for)}`, p.lease && `lends ${p.lease} of the burst`, p.shadow && "shadow: denies nothing",
+    p.tick && `leaks every ${duration(p.tick)}`, p.aligned && "aligned windows", p.block_for && `blocks for ${duration(p.block_for)}`, p.block_growth && `waits grow ${p.block_growth} times`, p.block_max && `up to ${duration(p.block_max)}`, p.lease && `lends ${p.lease} of the burst`, p.shadow && "shadow: denies nothing",
     p.on_error === "fail_open" && "fails open", p.on_error === "fail_local" && `fails local: ${p.local_share || 0.1} of the limit`, p.durability === "relaxed" && "relaxed", p.askers && "askers may request",
   ];
   return list.filter(Boolean).map((text) => h("span", { class: "tag" }, text));
