@@ -47,6 +47,7 @@ func TestErrors(t *testing.T) {
 		{400, `{"code":"unsupported","detail":"x"}`, limiter.ErrUnsupported, ""},
 		{404, `{"code":"no_policy","detail":"no such policy: \"x\""}`, policies.ErrNoPolicy, `pglimit: no such policy: "x"`},
 		{404, `{"code":"no_reservation","detail":"x"}`, limiter.ErrNoReservation, ""},
+		{404, `{"code":"no_ticket","detail":"x"}`, limiter.ErrNoTicket, ""},
 		{409, `{"code":"reservation_ended","detail":"x"}`, limiter.ErrReservationEnded, ""},
 		{503, `{"code":"locked","detail":"x"}`, limiter.ErrLocked, ""},
 		{503, `{"code":"overloaded","detail":"x"}`, limiter.ErrOverloaded, ""},

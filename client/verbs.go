@@ -108,6 +108,11 @@ func (l *Limiter) reserve(ctx context.Context, path string, q limiter.Request, t
 		request
 		TTL string `json:"ttl"`
 	}{of(q), ttl.String()}
+	return l.hold(ctx, "/v1/reserve", body)
+}
+
+// hold sends a request with a reservation or a ticket as its answer.
+func (l *Limiter) hold(ctx context.Context, path string, body any) (limiter.Reservation, error) {
 	var hold struct {
 		Result    result     `json:"result"`
 		ID        string     `json:"id"`
@@ -134,6 +139,26 @@ func (l *Limiter) Settle(ctx context.Context, id string, units float64) (limiter
 // Cancel ends a reservation with nothing spent.
 func (l *Limiter) Cancel(ctx context.Context, id string) error {
 	return l.send(ctx, "/v1/cancel", map[string]string{"id": id}, nil)
+}
+
+// Attempt begins an attempt that may fail, such as a login.
+func (l *Limiter) Attempt(ctx context.Context, p limiter.Policy, key string, o limiter.AttemptOptions) (limiter.Ticket, error) {
+	body := map[string]string{"policy": p.Name, "key": key, "from": o.From}
+	if o.TTL != 0 {
+		body["ttl"] = o.TTL.String()
+	}
+	t, err := l.hold(ctx, "/v1/attempt", body)
+	return limiter.Ticket(t), err
+}
+
+// Succeeded reports that an attempt succeeded. Log in only if it returns nil.
+func (l *Limiter) Succeeded(ctx context.Context, id string) error {
+	return l.send(ctx, "/v1/succeeded", map[string]string{"id": id}, nil)
+}
+
+// Failed reports that an attempt failed.
+func (l *Limiter) Failed(ctx context.Context, id string) (limiter.Result, error) {
+	return l.one(ctx, "/v1/failed", map[string]string{"id": id})
 }
 
 // Usage returns what a key has spent, reserved and left.

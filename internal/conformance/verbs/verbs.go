@@ -13,10 +13,6 @@ import (
 type Limiter interface {
 	Remote
 	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
-
-	Attempt(ctx context.Context, p limiter.Policy, key string, o limiter.AttemptOptions) (limiter.Ticket, error)
-	Succeeded(ctx context.Context, id string) error
-	Failed(ctx context.Context, id string) (limiter.Result, error)
 }
 
 // Remote has the methods that a client of the server has too.
@@ -36,6 +32,10 @@ type Remote interface {
 	ReserveUpTo(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
 	Settle(ctx context.Context, id string, units float64) (limiter.Result, error)
 	Cancel(ctx context.Context, id string) error
+
+	Attempt(ctx context.Context, p limiter.Policy, key string, o limiter.AttemptOptions) (limiter.Ticket, error)
+	Succeeded(ctx context.Context, id string) error
+	Failed(ctx context.Context, id string) (limiter.Result, error)
 
 	Block(ctx context.Context, p limiter.Policy, key string, d time.Duration) error
 	Unblock(ctx context.Context, p limiter.Policy, key string) error

@@ -30,6 +30,7 @@ func TestClient(t *testing.T) {
 	direct := testworld.NewLimiter(t, testworld.Connect(t, database), nil)
 	remote := must.OK(client.New(s.HTTP+"/", nil))(t)
 	defer remote.Close()
+	code := limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 2, Period: 1000 * time.Hour, BlockFor: time.Hour}
 	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100, Period: 1000 * time.Hour}
 	type answer struct {
 		Value any
@@ -103,6 +104,25 @@ func TestClient(t *testing.T) {
 			done(l.Cancel(c, hold.ID))
 			one(l.AllowUpTo(c, p, key, 200)) // so that the next one is denied
 		}
+		for _, from := range []string{"home", "away", "away", "away", "home", strings.Repeat("f", 1025)} {
+			ticket, err := l.Attempt(c, code, key, limiter.AttemptOptions{From: from, TTL: 90 * time.Second})
+			one(ticket.Result, err)
+			if lasts := time.Until(ticket.ExpiresAt); (ticket.ID != "") != ticket.Result.Allowed || ticket.Result.Allowed && (lasts < time.Minute || lasts > 2*time.Minute) {
+				t.Errorf("%T: %+v", l, ticket)
+			}
+			for range 2 {
+				if from == "home" {
+					done(l.Succeeded(c, ticket.ID))
+				} else {
+					one(l.Failed(c, ticket.ID))
+				}
+			}
+		}
+		_, err = l.Attempt(c, code, key, limiter.AttemptOptions{TTL: time.Millisecond})
+		done(err)
+		_, err = l.Attempt(c, p, key, limiter.AttemptOptions{})
+		done(err)
+		one(l.Allow(c, code, key))
 		done(l.Cancel(c, "no id"))
 		done(l.Block(c, p, key, 0))
 		done(l.Block(c, p, key, time.Hour))
@@ -113,11 +133,11 @@ func TestClient(t *testing.T) {
 		return all
 	}
 	want, got := run(direct, budget, "direct"), run(remote, client.Named("budget"), "remote")
-	if len(want) != len(got) || len(want) < 35 {
+	if len(want) != len(got) || len(want) < 55 {
 		t.Fatalf("%d answers, want %d", len(got), len(want))
 	}
 	known := []error{
-		limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrUnavailable, limiter.ErrOverloaded, limiter.ErrNoReservation, limiter.ErrReservationEnded,
+		limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrUnavailable, limiter.ErrOverloaded, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket,
 		policies.ErrNoPolicy, limiter.ErrMisconfigured,
 	}
 	for i := range want {

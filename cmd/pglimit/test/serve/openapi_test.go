@@ -147,6 +147,20 @@ func TestOpenAPI(t *testing.T) {
 		t.Error("usage:", text)
 	}
 
+	for _, route := range []string{"/v1/succeeded", "/v1/failed", ""} {
+		var ticket struct{ ID *string }
+		must.Succeed(t, json.Unmarshal([]byte(send(200, "POST", "/v1/attempt", `{"policy":"code","key":"f","from":"home","ttl":"1h"}`)), &ticket))
+		if (ticket.ID == nil) != (route == "") {
+			t.Fatalf("before %q: %v", route, ticket.ID)
+		} else if route == "" {
+			break // the failure made it wait
+		}
+		id := fmt.Sprintf(`{"id":%q}`, *ticket.ID)
+		send(map[string]int{"/v1/succeeded": 204, "/v1/failed": 200}[route], "POST", route, id)
+		send(404, "POST", route, id)
+	}
+	send(200, "GET", "/v1/usage?policy=code&key=f", "")
+
 	send(204, "POST", "/v1/block", `{"policy":"budget","key":"e","for":"1d"}`)
 	if text := send(200, "POST", "/v1/allow", `{"policy":"budget","key":"e"}`); !strings.Contains(text, `"reason":"blocked"`) {
 		t.Error("blocked:", text)

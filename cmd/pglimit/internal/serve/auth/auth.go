@@ -21,7 +21,7 @@ type Scope uint8
 const (
 	// Decide requests units and reads what remains.
 	Decide Scope = 1 << iota
-	// Spend charges, refunds, reserves, settles and cancels.
+	// Spend charges, refunds, reserves, settles, cancels, and begins and reports attempts.
 	Spend
 	// Operate blocks and resets keys, lists keys and policies, and sees the dashboard.
 	Operate

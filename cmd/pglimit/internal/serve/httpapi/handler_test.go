@@ -31,12 +31,14 @@ func (noKeys) Find(context.Context, inspect.Keys, inspect.Filter, int) (inspect.
 	return inspect.Found{}, nil
 }
 
-// newHandler returns a handler over memory with the policies login, of 3 in 1000 hours, and queue.
+// newHandler returns a handler over memory with the policies login, of 3 in 1000 hours, queue and
+// code, of attempts.
 func newHandler(t *testing.T, set func(*Config)) *Handler {
 	t.Helper()
 	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 3, Period: 1000 * time.Hour}
 	queue := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 2}
-	live := must.OK(policies.New(p, queue))(t)
+	code := limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 2, Period: 1000 * time.Hour, BlockFor: time.Hour}
+	live := must.OK(policies.New(p, queue, code))(t)
 	c := Config{
 		Limiter: limiter.NewMemory(&limiter.Config{Policies: live}), Policies: live, Keys: noKeys{}, Gate: &auth.Gate{},
 		Address: httplimit.Address{Proxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, Logger: slog.New(slog.DiscardHandler),
@@ -162,6 +164,19 @@ func TestHostileInput(t *testing.T) {
 		{"POST", "/v1/settle", `{"id":"x","units":1}`, nil, 400, `not the ID`},
 		{"POST", "/v1/settle", `{"id":"fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:login:YWxpY2U","units":1}`, nil, 404, `"no_reservation"`},
 		{"POST", "/v1/cancel", `{}`, nil, 400, `"field":"id"`},
+		{"POST", "/v1/attempt", `{"policy":"code","key":"a","ttl":"soon"}`, nil, 400, `ttl is \"soon\"`},
+		{"POST", "/v1/attempt", `{"policy":"code","key":"a","ttl":"1ms"}`, nil, 400, `TTL 1ms`},
+		{"POST", "/v1/attempt", `{"policy":"code","key":"a","from":"\u0000"}`, nil, 400, `From`},
+		{"POST", "/v1/attempt", `{"policy":"code","key":""}`, nil, 400, `"field":"key"`},
+		{"POST", "/v1/attempt", `{"policy":"login","key":"a"}`, nil, 400, `"unsupported"`},
+		{"POST", "/v1/attempt", `{"policy":"none","key":"a"}`, nil, 404, `"no_policy"`},
+		{"POST", "/v1/allow", `{"policy":"code","key":"a"}`, nil, 400, `"unsupported"`},
+		{"POST", "/v1/succeeded", `{}`, nil, 400, `"field":"id"`},
+		{"POST", "/v1/succeeded", `{"id":"x"}`, nil, 400, `not the ID`},
+		{"POST", "/v1/succeeded", `{"id":"attempts:2QJ6XJZK4R3PLD5W7NBAHT6EYC:code:YWxpY2U"}`, nil, 404, `"no_ticket"`},
+		{"POST", "/v1/failed", `{"id":""}`, nil, 400, `"field":"id"`},
+		{"POST", "/v1/failed", `{"id":"fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:login:YWxpY2U"}`, nil, 400, `not the ID`},
+		{"POST", "/v1/failed", `{"id":"attempts:2QJ6XJZK4R3PLD5W7NBAHT6EYC:code:YWxpY2U"}`, nil, 404, `"no_ticket"`},
 		{"POST", "/v1/block", `{"policy":"login","key":"a"}`, nil, 400, `for is \"\"`},
 		{"POST", "/v1/block", `{"policy":"login","key":"a","for":"-1s"}`, nil, 400, `-1s`},
 		{"GET", "/v1/usage?policy=login", ``, nil, 400, `"field":"key"`},

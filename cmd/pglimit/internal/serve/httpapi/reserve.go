@@ -50,6 +50,11 @@ func (h *Handler) reserve(w http.ResponseWriter, r *http.Request, do reservation
 	if err != nil {
 		return err
 	}
+	return writeHold(w, hold)
+}
+
+// writeHold answers with a reservation or a ticket, which are null after a denial.
+func writeHold(w http.ResponseWriter, hold limiter.Reservation) error {
 	var id *string
 	var until *time.Time
 	if hold.ID != "" {
@@ -94,19 +99,28 @@ func (h *Handler) settle(w http.ResponseWriter, r *http.Request) error {
 
 // cancel ends a reservation with nothing spent.
 func (h *Handler) cancel(w http.ResponseWriter, r *http.Request) error {
+	id, err := readID(w, r, "a reservation")
+	if err == nil {
+		err = h.Limiter.Cancel(r.Context(), id)
+	}
+	if err != nil {
+		return err
+	}
+	return done(w)
+}
+
+// readID reads a body that has only the ID of what ends.
+func readID(w http.ResponseWriter, r *http.Request, of string) (string, error) {
 	var in struct {
 		ID string `json:"id"`
 	}
 	if err := api.ReadUpTo(w, r, &in, maxBody); err != nil {
-		return err
+		return "", err
 	}
 	if in.ID == "" {
-		return api.BadField("id", `is "": must be that of a reservation`)
+		return "", api.BadField("id", `is "": must be that of %s`, of)
 	}
-	if err := h.Limiter.Cancel(r.Context(), in.ID); err != nil {
-		return err
-	}
-	return done(w)
+	return in.ID, nil
 }
 
 // target is the body of a request for a key of a policy.
