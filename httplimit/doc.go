@@ -20,7 +20,8 @@
 //
 // All limiter requests of an HTTP request are granted, or none. The next handler reads the
 // results with FromContext. A handler that decides itself, without New, answers a denial with
-// Deny and reports a granted request with SetHeader.
+// Deny and reports a granted request with SetHeader. NewAttempts is for logins, of which only
+// those that fail count.
 //
 // # Choosing a key
 //

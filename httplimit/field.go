@@ -42,7 +42,7 @@ const maxInteger = 999_999_999_999_999
 //     seconds.
 //   - A bucket's or queue's q and w are multiplied until they say the rate in whole numbers, to
 //     a billionth of it: q=5;w=2 for 2.5 a second, q=1;w=1000 for 0.001.
-//   - pglimit-burst is the Result's Burst, if it differs from q.
+//   - pglimit-burst is the Result's Burst, if it differs from q. Attempts have none.
 //   - r is the remaining units, rounded down.
 //   - t is in seconds, rounded up: RetryAfter of a denied request; ResetAfter of any
 //     other, but at most Retry-After. It is left out if it would be limiter.Never.
@@ -225,7 +225,7 @@ func advertise(p *limiter.Policy) advertised {
 	if seconds >= 1 && seconds == math.Floor(seconds) {
 		a.window = int64(seconds)
 	}
-	if burst := cmp.Or(p.Burst, p.Limit); burst != limit {
+	if burst := cmp.Or(p.Burst, p.Limit); burst != limit && p.Algorithm != limiter.Attempts {
 		a.burst = units(burst)
 	}
 	return a
@@ -236,7 +236,7 @@ func advertise(p *limiter.Policy) advertised {
 func wholly(p *limiter.Policy) (limit, seconds float64) {
 	limit, seconds = p.Limit, p.Period.Seconds()
 	switch p.Algorithm {
-	case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
+	case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog, limiter.Attempts:
 		return limit, seconds
 	}
 	// Multiples of ofLimit make the limit whole, and multiples of ofPeriod the period.

@@ -49,6 +49,7 @@ func New(l *limiter.Limiter, limits Limits, opts ...Option) func(http.Handler) h
 	for _, opt := range opts {
 		opt(m)
 	}
+	require(m.succeededIf == nil, "New: WithSucceededIf is for NewAttempts")
 	return func(next http.Handler) http.Handler {
 		require(next != nil, "New: the next handler is nil")
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
@@ -64,10 +65,12 @@ type middleware struct {
 	onDeny      func(http.ResponseWriter, *http.Request, *limiter.DeniedError)
 	onError     func(http.ResponseWriter, *http.Request, error)
 	refundIf    func(status int) bool
+	succeededIf func(status int) bool
 	givenLogger *slog.Logger
 	unstorable  throttle.Throttle // warnings
 	undecided   throttle.Throttle
 	unrefunded  throttle.Throttle
+	unreported  throttle.Throttle
 }
 
 // Option configures New.
@@ -179,27 +182,16 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	requests, err := m.limits(r)
 	switch {
-	case err != nil && errors.Is(err, ErrNoKey) && m.keyless == Pass, err == nil && len(requests) == 0:
-		next.ServeHTTP(w, r)
-		return
 	case err != nil:
-		status := http.StatusInternalServerError
-		if errors.Is(err, ErrNoKey) {
-			status = http.StatusForbidden
-		}
-		m.fail(w, r, status, err)
+		m.unkeyed(w, r, next, err)
+		return
+	case len(requests) == 0:
+		next.ServeHTTP(w, r)
 		return
 	}
 	all, err := decide(r.Context(), m.limiter, requests)
 	if err != nil {
-		status := http.StatusServiceUnavailable
-		switch {
-		case errors.Is(err, limiter.ErrInvalid) && slices.ContainsFunc(requests, func(r limiter.Request) bool { return !storable(r.Key, maxKey) }):
-			status = http.StatusBadRequest
-		case errors.Is(err, limiter.ErrInvalid), errors.Is(err, limiter.ErrUnsupported):
-			status = http.StatusInternalServerError
-		}
-		m.fail(w, r, status, err)
+		m.noDecision(w, r, err, slices.ContainsFunc(requests, func(r limiter.Request) bool { return !storable(r.Key, maxKey) }))
 		return
 	}
 	SetHeader(w.Header(), all.PerRequest...)
@@ -215,11 +207,43 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		} else {
 			next.ServeHTTP(w, inner)
 		}
-	case m.onDeny != nil:
-		m.onDeny(w, r, &limiter.DeniedError{Result: all.PerRequest[all.DeniedBy], PerRequest: all.PerRequest})
 	default:
-		Deny(w, all.Err())
+		m.deny(w, r, all)
 	}
+}
+
+// deny answers a denied request.
+func (m *middleware) deny(w http.ResponseWriter, r *http.Request, all limiter.Results) {
+	if m.onDeny == nil {
+		Deny(w, all.Err())
+		return
+	}
+	m.onDeny(w, r, &limiter.DeniedError{Result: all.PerRequest[all.DeniedBy], PerRequest: all.PerRequest})
+}
+
+// unkeyed serves a request whose limits or attempt could not be found.
+func (m *middleware) unkeyed(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+	switch {
+	case !errors.Is(err, ErrNoKey):
+		m.fail(w, r, http.StatusInternalServerError, err)
+	case m.keyless == Pass:
+		next.ServeHTTP(w, r)
+	default:
+		m.fail(w, r, http.StatusForbidden, err)
+	}
+}
+
+// noDecision answers a request without a decision. unstorable reports whether it has a key that
+// cannot be stored.
+func (m *middleware) noDecision(w http.ResponseWriter, r *http.Request, err error, unstorable bool) {
+	status := http.StatusServiceUnavailable
+	switch {
+	case errors.Is(err, limiter.ErrInvalid) && unstorable:
+		status = http.StatusBadRequest
+	case errors.Is(err, limiter.ErrInvalid), errors.Is(err, limiter.ErrUnsupported):
+		status = http.StatusInternalServerError
+	}
+	m.fail(w, r, status, err)
 }
 
 // clientClosedRequest is nginx's status of a request whose client went away before the
@@ -229,7 +253,17 @@ const clientClosedRequest = 499
 
 // serveRefunding serves a granted request and refunds it if its status matches.
 func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next http.Handler, requests []limiter.Request, all limiter.Results) {
-	answered := 0
+	watch(w, r, next, func(status int, _ bool) {
+		if status != clientClosedRequest && m.refundIf(status) {
+			m.refund(context.WithoutCancel(r.Context()), requests, all)
+		}
+	})
+}
+
+// watch serves a request, and then calls done with the status of its response, which
+// WithRefundIf describes, and whether the handler panicked.
+func watch(w http.ResponseWriter, r *http.Request, next http.Handler, done func(status int, panicked bool)) {
+	answered, panicked := 0, true
 	answers := func(code int) {
 		if answered == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
 			answered = code
@@ -240,12 +274,11 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 	}
 	defer func() { // does not recover, so that a panic continues unchanged
 		answers(http.StatusInternalServerError)
-		if answered != clientClosedRequest && m.refundIf(answered) {
-			m.refund(context.WithoutCancel(r.Context()), requests, all)
-		}
+		done(answered, panicked)
 	}()
 	next.ServeHTTP(status.Watch(w, answers), r)
 	answers(http.StatusOK)
+	panicked = false
 }
 
 // refund returns the units that the requests were granted.
