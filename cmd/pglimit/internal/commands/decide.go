@@ -155,7 +155,8 @@ func newUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 		Short: "Show what a key has spent, reserved and left",
 		Long: `Show what KEY has spent in the current period, what open reservations have set
 aside, and what remains. It counts nothing. For a bucket, spent is what has not
-leaked yet.`,
+leaked yet. For attempts it shows the failures that count, the attempts under way and
+the wait, from places that are not known.`,
 		Example: `  pglimit usage --limit 100000 --calendar month --time-zone Europe/Vienna alice
   pglimit usage --limit 100000 --calendar month alice --json | jq .remaining`,
 		Args: cobra.ExactArgs(1),
@@ -174,6 +175,13 @@ leaked yet.`,
 }
 
 func usageText(s limiter.Usage) string {
+	if s.Result.Policy.Algorithm == limiter.Attempts {
+		text := fmt.Sprintf("failures\t%s of %s\nunder way\t%s of %s\n", cli.Units(s.Result.Level), cli.Units(s.Result.Limit), printable.Count(s.Reservations, "attempt"), cli.Units(s.Result.Burst))
+		if s.Result.Remaining == 0 {
+			text += "waits\t" + cli.Span(s.Result.RetryAfter) + "\n"
+		}
+		return cli.Aligned(text)
+	}
 	text := fmt.Sprintf("spent\t%s\nreserved\t%s in %s\nremaining\t%s of %s\n", cli.Units(s.Spent), cli.Units(s.Reserved),
 		printable.Count(s.Reservations, "open reservation"), cli.Units(s.Result.Remaining), cli.Units(s.Result.Burst))
 	if !s.WindowEndsAt.IsZero() {

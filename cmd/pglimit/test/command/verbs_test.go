@@ -96,6 +96,52 @@ func withoutTimes(t *testing.T, text string) string {
 	return string(out) + "\n"
 }
 
+// TestCommandAttempts: failures make a key wait, a ticket counts once, and the place from which
+// an attempt succeeded has a count of its own.
+func TestCommandAttempts(t *testing.T) {
+	t.Parallel()
+	database := testworld.NewDatabase(t)
+	run := func(code int, want string, args ...string) string {
+		t.Helper()
+		got, stdout, stderr := testworld.Pglimit(t, database, args...)
+		if got != code || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%s: exit code %d: %s%s; want %d and %s", args, got, stdout, stderr, code, want)
+		}
+		return stdout
+	}
+	run(0, "", "policy", "set", "login", "--algorithm", "attempts", "--limit", "2", "--period", "1000h", "--block-for", "100h", "--block-growth", "2", "--block-max", "1000h")
+	attempt := func(from string) string {
+		t.Helper()
+		var ticket struct {
+			ID        string
+			ExpiresAt time.Time `json:"expires_at"`
+			Result    struct{ Level float64 }
+		}
+		must.Succeed(t, json.Unmarshal([]byte(run(0, "", "attempt", "--policy", "login", "--from", from, "--ttl", "10h", "alice", "--json")), &ticket))
+		if lasts := time.Until(ticket.ExpiresAt); lasts < 9*time.Hour || lasts > 11*time.Hour {
+			t.Errorf("%+v", ticket)
+		}
+		return ticket.ID
+	}
+	home := attempt("home")
+	run(1, "denied (limit)", "attempt", "--policy", "login", "alice")
+	run(0, "under way  1 attempt of 1", "usage", "--policy", "login", "alice")
+	run(0, "succeeded "+home, "succeeded", home)
+	run(1, "nothing to report", "succeeded", home)
+	run(1, `"found": false`, "failed", home, "--json")
+	run(0, "failed: 1 failure, waits after 1 more", "failed", attempt("cafe"))
+	guess := attempt("cafe")
+	run(0, "failed: 2 failures of 2, waits ", "failed", guess)
+	run(1, "denied (blocked)", "attempt", "--policy", "login", "--from", "cafe", "alice")
+	run(0, "failures   2 of 2", "usage", "--policy", "login", "alice")
+	run(0, "succeeded", "succeeded", attempt("home"))
+	run(1, "denied (blocked)", "check", "--policy", "login", "alice")
+	run(2, "not the ID of a Ticket", "failed", "x")
+	run(2, "use Attempt", "allow", "--policy", "login", "alice")
+	run(2, "TTL", "attempt", "--policy", "login", "--ttl", "1ms", "alice")
+	run(0, "begun until", "attempt", "--limit", "3", "bob") // by flags
+}
+
 // TestCommandVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database error.
 func TestCommandVerbsExitCodes(t *testing.T) {
 	t.Parallel()
