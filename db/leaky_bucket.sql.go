@@ -297,6 +297,62 @@ func (q *Queries) LeakyBucketGet(ctx context.Context, db DBTX, arg LeakyBucketGe
 	return i, err
 }
 
+const LeakyBucketInsert = `-- name: LeakyBucketInsert :execrows
+INSERT INTO pglimit_leaky_bucket
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, tick_us, leaked_at_us)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint, 0,
+       0, 0, 1, 1, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO NOTHING
+`
+
+type LeakyBucketInsertParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	LifetimeUs  int64
+}
+
+// LeakyBucketInsert gives the key an empty row, which decides like a missing one, for the
+// policy's lifetime. It has no effect if the key has a row. The caller has a permit of
+// KeysTake.
+//
+// Index: the primary key. Locks the new row until the transaction ends.
+func (q *Queries) LeakyBucketInsert(ctx context.Context, db DBTX, arg LeakyBucketInsertParams) (int64, error) {
+	result, err := db.Exec(ctx, LeakyBucketInsert,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.LifetimeUs,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const LeakyBucketKeys = `-- name: LeakyBucketKeys :one
+SELECT count(*)::bigint AS keys FROM pglimit_leaky_bucket AS t WHERE t.policy = $1::text AND t.key <> ''
+`
+
+// LeakyBucketKeys counts the keys that have a row under a policy. The key ” does not count.
+//
+// Index: the primary key, all entries of the policy. Locks nothing.
+func (q *Queries) LeakyBucketKeys(ctx context.Context, db DBTX, policy string) (int64, error) {
+	row := db.QueryRow(ctx, LeakyBucketKeys, policy)
+	var keys int64
+	err := row.Scan(&keys)
+	return keys, err
+}
+
 const LeakyBucketLocked = `-- name: LeakyBucketLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
@@ -341,6 +397,53 @@ func (q *Queries) LeakyBucketLocked(ctx context.Context, db DBTX, arg LeakyBucke
 		return nil, err
 	}
 	return items, nil
+}
+
+const LeakyBucketPresent = `-- name: LeakyBucketPresent :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
+), extended AS (
+    UPDATE pglimit_leaky_bucket AS t SET expires_at_us = c.us + GREATEST($6::bigint, 600000000::bigint)
+    FROM c
+    WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us < c.us + 60000000::bigint
+    RETURNING t.expires_at_us
+)
+SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                 (SELECT t.expires_at_us FROM pglimit_leaky_bucket AS t
+                  WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us >= c.us + 60000000::bigint), c.us) - c.us)::bigint AS left_us
+FROM c
+`
+
+type LeakyBucketPresentParams struct {
+	Policy      string
+	Key         string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	LifetimeUs  int64
+}
+
+// LeakyBucketPresent returns for how long, in microseconds, the key surely has a row: left_us.
+// It is 0 or less if there is none. If that is less than a minute, the statement makes it the
+// policy's lifetime, at least ten minutes, so that a key in use is looked for once a minute.
+//
+// Index: the primary key; expires_at_us if it changes. Locks the key's row only if it
+// changes it.
+func (q *Queries) LeakyBucketPresent(ctx context.Context, db DBTX, arg LeakyBucketPresentParams) (int64, error) {
+	row := db.QueryRow(ctx, LeakyBucketPresent,
+		arg.Policy,
+		arg.Key,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.LifetimeUs,
+	)
+	var left_us int64
+	err := row.Scan(&left_us)
+	return left_us, err
 }
 
 const LeakyBucketRefund = `-- name: LeakyBucketRefund :one
@@ -746,7 +849,15 @@ WITH due AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM pglimit_leaky_bucket AS t USING due AS d
     WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.reserved
-    RETURNING 1
+    RETURNING t.policy, t.key
+), uncounted AS (
+    SELECT d.policy, count(*) AS keys FROM deleted AS d WHERE d.key <> '' GROUP BY d.policy
+), free AS MATERIALIZED (
+    SELECT u.policy, u.keys FROM uncounted AS u JOIN pglimit_key_count AS k ON k.policy = u.policy AND k.key = '' AND k.algorithm = 'leaky_bucket'
+    FOR UPDATE OF k SKIP LOCKED
+), lowered AS (
+    UPDATE pglimit_key_count AS k SET keys = GREATEST(0::bigint, k.keys - f.keys) FROM free AS f
+    WHERE k.policy = f.policy AND k.key = '' AND k.algorithm = 'leaky_bucket'
 ), kept AS (
     UPDATE pglimit_leaky_bucket AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
     FROM due AS d
@@ -774,7 +885,10 @@ type LeakyBucketSweepRow struct {
 // Sweep skips rows that another transaction has locked. Only the values read under
 // the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// It takes the rows that it deletes off pglimit_key_count, if their policy has a count that
+// is not locked; KeysRecount mends the others. The key ” is not counted.
+//
+// Index: expires_at_us; the primary keys; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) LeakyBucketSweep(ctx context.Context, db DBTX, arg LeakyBucketSweepParams) (LeakyBucketSweepRow, error) {
 	row := db.QueryRow(ctx, LeakyBucketSweep, arg.CutoffUs, arg.MaxRows)

@@ -200,6 +200,62 @@ func (q *Queries) LeakyBucketQueueGet(ctx context.Context, db DBTX, arg LeakyBuc
 	return i, err
 }
 
+const LeakyBucketQueueInsert = `-- name: LeakyBucketQueueInsert :execrows
+INSERT INTO pglimit_leaky_bucket_queue
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, ticket)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint, 0,
+       0, 0, 1, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO NOTHING
+`
+
+type LeakyBucketQueueInsertParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	LifetimeUs  int64
+}
+
+// LeakyBucketQueueInsert gives the key an empty row, which decides like a missing one, for the
+// policy's lifetime. It has no effect if the key has a row. The caller has a permit of
+// KeysTake.
+//
+// Index: the primary key. Locks the new row until the transaction ends.
+func (q *Queries) LeakyBucketQueueInsert(ctx context.Context, db DBTX, arg LeakyBucketQueueInsertParams) (int64, error) {
+	result, err := db.Exec(ctx, LeakyBucketQueueInsert,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.LifetimeUs,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const LeakyBucketQueueKeys = `-- name: LeakyBucketQueueKeys :one
+SELECT count(*)::bigint AS keys FROM pglimit_leaky_bucket_queue AS t WHERE t.policy = $1::text AND t.key <> ''
+`
+
+// LeakyBucketQueueKeys counts the keys that have a row under a policy. The key ” does not count.
+//
+// Index: the primary key, all entries of the policy. Locks nothing.
+func (q *Queries) LeakyBucketQueueKeys(ctx context.Context, db DBTX, policy string) (int64, error) {
+	row := db.QueryRow(ctx, LeakyBucketQueueKeys, policy)
+	var keys int64
+	err := row.Scan(&keys)
+	return keys, err
+}
+
 const LeakyBucketQueueLeave = `-- name: LeakyBucketQueueLeave :execrows
 UPDATE pglimit_leaky_bucket_queue AS t SET
     level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us,
@@ -288,6 +344,53 @@ func (q *Queries) LeakyBucketQueueLocked(ctx context.Context, db DBTX, arg Leaky
 		return nil, err
 	}
 	return items, nil
+}
+
+const LeakyBucketQueuePresent = `-- name: LeakyBucketQueuePresent :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
+), extended AS (
+    UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = c.us + GREATEST($6::bigint, 600000000::bigint)
+    FROM c
+    WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us < c.us + 60000000::bigint
+    RETURNING t.expires_at_us
+)
+SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                 (SELECT t.expires_at_us FROM pglimit_leaky_bucket_queue AS t
+                  WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us >= c.us + 60000000::bigint), c.us) - c.us)::bigint AS left_us
+FROM c
+`
+
+type LeakyBucketQueuePresentParams struct {
+	Policy      string
+	Key         string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	LifetimeUs  int64
+}
+
+// LeakyBucketQueuePresent returns for how long, in microseconds, the key surely has a row: left_us.
+// It is 0 or less if there is none. If that is less than a minute, the statement makes it the
+// policy's lifetime, at least ten minutes, so that a key in use is looked for once a minute.
+//
+// Index: the primary key; expires_at_us if it changes. Locks the key's row only if it
+// changes it.
+func (q *Queries) LeakyBucketQueuePresent(ctx context.Context, db DBTX, arg LeakyBucketQueuePresentParams) (int64, error) {
+	row := db.QueryRow(ctx, LeakyBucketQueuePresent,
+		arg.Policy,
+		arg.Key,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.LifetimeUs,
+	)
+	var left_us int64
+	err := row.Scan(&left_us)
+	return left_us, err
 }
 
 const LeakyBucketQueueReserve = `-- name: LeakyBucketQueueReserve :one
@@ -473,7 +576,15 @@ WITH due AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM pglimit_leaky_bucket_queue AS t USING due AS d
     WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.reserved
-    RETURNING 1
+    RETURNING t.policy, t.key
+), uncounted AS (
+    SELECT d.policy, count(*) AS keys FROM deleted AS d WHERE d.key <> '' GROUP BY d.policy
+), free AS MATERIALIZED (
+    SELECT u.policy, u.keys FROM uncounted AS u JOIN pglimit_key_count AS k ON k.policy = u.policy AND k.key = '' AND k.algorithm = 'leaky_bucket_queue'
+    FOR UPDATE OF k SKIP LOCKED
+), lowered AS (
+    UPDATE pglimit_key_count AS k SET keys = GREATEST(0::bigint, k.keys - f.keys) FROM free AS f
+    WHERE k.policy = f.policy AND k.key = '' AND k.algorithm = 'leaky_bucket_queue'
 ), kept AS (
     UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
     FROM due AS d
@@ -501,7 +612,10 @@ type LeakyBucketQueueSweepRow struct {
 // Sweep skips rows that another transaction has locked. Only the values read under
 // the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// It takes the rows that it deletes off pglimit_key_count, if their policy has a count that
+// is not locked; KeysRecount mends the others. The key ” is not counted.
+//
+// Index: expires_at_us; the primary keys; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) LeakyBucketQueueSweep(ctx context.Context, db DBTX, arg LeakyBucketQueueSweepParams) (LeakyBucketQueueSweepRow, error) {
 	row := db.QueryRow(ctx, LeakyBucketQueueSweep, arg.CutoffUs, arg.MaxRows)

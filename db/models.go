@@ -85,6 +85,17 @@ type PglimitKey struct {
 	LastDeniedAt interface{}
 }
 
+type PglimitKeyCount struct {
+	Keys        int64
+	MaxKeys     int64
+	Granted     int64
+	TakenAtUs   int64
+	CountedAtUs int64
+	Policy      string
+	Key         string
+	Algorithm   string
+}
+
 type PglimitLeakyBucket struct {
 	Level          float64
 	Capacity       float64
@@ -168,7 +179,9 @@ type PglimitPolicy struct {
 	BlockMaxS    float64
 	LocalShare   float64
 	Lease        float64
+	RestLimit    float64
 	MaxTTLS      float64
+	MaxKeys      int64
 	Version      int64
 	ChangedAt    pgtype.Timestamptz
 	Aligned      bool

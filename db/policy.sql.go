@@ -355,7 +355,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 
 const Policies = `-- name: Policies :many
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.block_growth, p.block_max_s, p.lease,
-       p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
+       p.max_keys, p.rest_limit, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name
@@ -372,6 +372,8 @@ type PoliciesRow struct {
 	BlockGrowth  float64
 	BlockMaxS    float64
 	Lease        float64
+	MaxKeys      int64
+	RestLimit    float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -411,6 +413,8 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.BlockGrowth,
 			&i.BlockMaxS,
 			&i.Lease,
+			&i.MaxKeys,
+			&i.RestLimit,
 			&i.MaxTTLS,
 			&i.Aligned,
 			&i.Shadow,
@@ -541,12 +545,12 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
         nullif($4::float8, 0::float8), $5::float8, $6::float8,
-        $7::float8, $8::float8, $9::float8, $10::float8,
-        $11::bool, $12::bool, $13::bool, $14::bool, $15::text, $16::text,
-        $17::text, $18::text, $19::float8, $20::text, $21::text)
+        $7::float8, $8::float8, $9::float8, $10::bigint, $11::float8, $12::float8,
+        $13::bool, $14::bool, $15::bool, $16::bool, $17::text, $18::text,
+        $19::text, $20::text, $21::float8, $22::text, $23::text)
 `
 
 type PolicyInsertParams struct {
@@ -559,6 +563,8 @@ type PolicyInsertParams struct {
 	BlockGrowth  float64
 	BlockMaxS    float64
 	Lease        float64
+	MaxKeys      int64
+	RestLimit    float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -587,6 +593,8 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.BlockGrowth,
 		arg.BlockMaxS,
 		arg.Lease,
+		arg.MaxKeys,
+		arg.RestLimit,
 		arg.MaxTTLS,
 		arg.Aligned,
 		arg.Shadow,
@@ -629,11 +637,12 @@ UPDATE pglimit_policy AS p
 SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8, 0::float8),
     burst = nullif($4::float8, 0::float8), tick_s = $5::float8, block_for_s = $6::float8,
     block_growth = $7::float8, block_max_s = $8::float8, lease = $9::float8,
-    max_ttl_s = $10::float8, aligned = $11::bool, shadow = $12::bool, askers = $13::bool,
-    count_denials = $14::bool,
-    calendar = $15::text, time_zone = $16::text, durability = $17::text,
-    on_error = $18::text, local_share = $19::float8, note = $20::text
-WHERE p.name = $21::text
+    max_keys = $10::bigint, rest_limit = $11::float8,
+    max_ttl_s = $12::float8, aligned = $13::bool, shadow = $14::bool, askers = $15::bool,
+    count_denials = $16::bool,
+    calendar = $17::text, time_zone = $18::text, durability = $19::text,
+    on_error = $20::text, local_share = $21::float8, note = $22::text
+WHERE p.name = $23::text
 `
 
 type PolicyUpdateParams struct {
@@ -646,6 +655,8 @@ type PolicyUpdateParams struct {
 	BlockGrowth  float64
 	BlockMaxS    float64
 	Lease        float64
+	MaxKeys      int64
+	RestLimit    float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -675,6 +686,8 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.BlockGrowth,
 		arg.BlockMaxS,
 		arg.Lease,
+		arg.MaxKeys,
+		arg.RestLimit,
 		arg.MaxTTLS,
 		arg.Aligned,
 		arg.Shadow,

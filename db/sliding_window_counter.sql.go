@@ -360,6 +360,62 @@ func (q *Queries) SlidingWindowCounterGet(ctx context.Context, db DBTX, arg Slid
 	return i, err
 }
 
+const SlidingWindowCounterInsert = `-- name: SlidingWindowCounterInsert :execrows
+INSERT INTO pglimit_sliding_window_counter
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, current, previous, capacity, period_us, ends_at_us)
+VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint, 0,
+       0, 0, 0, 1, 0)
+ON CONFLICT (policy, key) DO NOTHING
+`
+
+type SlidingWindowCounterInsertParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+	NowUs       *int64
+	LifetimeUs  int64
+}
+
+// SlidingWindowCounterInsert gives the key an empty row, which decides like a missing one, for the
+// policy's lifetime. It has no effect if the key has a row. The caller has a permit of
+// KeysTake.
+//
+// Index: the primary key. Locks the new row until the transaction ends.
+func (q *Queries) SlidingWindowCounterInsert(ctx context.Context, db DBTX, arg SlidingWindowCounterInsertParams) (int64, error) {
+	result, err := db.Exec(ctx, SlidingWindowCounterInsert,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+		arg.LifetimeUs,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const SlidingWindowCounterKeys = `-- name: SlidingWindowCounterKeys :one
+SELECT count(*)::bigint AS keys FROM pglimit_sliding_window_counter AS t WHERE t.policy = $1::text AND t.key <> ''
+`
+
+// SlidingWindowCounterKeys counts the keys that have a row under a policy. The key ” does not count.
+//
+// Index: the primary key, all entries of the policy. Locks nothing.
+func (q *Queries) SlidingWindowCounterKeys(ctx context.Context, db DBTX, policy string) (int64, error) {
+	row := db.QueryRow(ctx, SlidingWindowCounterKeys, policy)
+	var keys int64
+	err := row.Scan(&keys)
+	return keys, err
+}
+
 const SlidingWindowCounterLocked = `-- name: SlidingWindowCounterLocked :many
 WITH requested AS MATERIALIZED (
     SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key
@@ -404,6 +460,53 @@ func (q *Queries) SlidingWindowCounterLocked(ctx context.Context, db DBTX, arg S
 		return nil, err
 	}
 	return items, nil
+}
+
+const SlidingWindowCounterPresent = `-- name: SlidingWindowCounterPresent :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
+), extended AS (
+    UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = c.us + GREATEST($6::bigint, 600000000::bigint)
+    FROM c
+    WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us < c.us + 60000000::bigint
+    RETURNING t.expires_at_us
+)
+SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                 (SELECT t.expires_at_us FROM pglimit_sliding_window_counter AS t
+                  WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us >= c.us + 60000000::bigint), c.us) - c.us)::bigint AS left_us
+FROM c
+`
+
+type SlidingWindowCounterPresentParams struct {
+	Policy      string
+	Key         string
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	LifetimeUs  int64
+}
+
+// SlidingWindowCounterPresent returns for how long, in microseconds, the key surely has a row: left_us.
+// It is 0 or less if there is none. If that is less than a minute, the statement makes it the
+// policy's lifetime, at least ten minutes, so that a key in use is looked for once a minute.
+//
+// Index: the primary key; expires_at_us if it changes. Locks the key's row only if it
+// changes it.
+func (q *Queries) SlidingWindowCounterPresent(ctx context.Context, db DBTX, arg SlidingWindowCounterPresentParams) (int64, error) {
+	row := db.QueryRow(ctx, SlidingWindowCounterPresent,
+		arg.Policy,
+		arg.Key,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.LifetimeUs,
+	)
+	var left_us int64
+	err := row.Scan(&left_us)
+	return left_us, err
 }
 
 const SlidingWindowCounterRefund = `-- name: SlidingWindowCounterRefund :one
@@ -848,7 +951,15 @@ WITH due AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM pglimit_sliding_window_counter AS t USING due AS d
     WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= $1::bigint AND NOT d.reserved
-    RETURNING 1
+    RETURNING t.policy, t.key
+), uncounted AS (
+    SELECT d.policy, count(*) AS keys FROM deleted AS d WHERE d.key <> '' GROUP BY d.policy
+), free AS MATERIALIZED (
+    SELECT u.policy, u.keys FROM uncounted AS u JOIN pglimit_key_count AS k ON k.policy = u.policy AND k.key = '' AND k.algorithm = 'sliding_window_counter'
+    FOR UPDATE OF k SKIP LOCKED
+), lowered AS (
+    UPDATE pglimit_key_count AS k SET keys = GREATEST(0::bigint, k.keys - f.keys) FROM free AS f
+    WHERE k.policy = f.policy AND k.key = '' AND k.algorithm = 'sliding_window_counter'
 ), kept AS (
     UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = GREATEST(d.empty_at_us, $1::bigint + 3600000000)
     FROM due AS d
@@ -876,7 +987,10 @@ type SlidingWindowCounterSweepRow struct {
 // Sweep skips rows that another transaction has locked. Only the values read under
 // the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 //
-// Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+// It takes the rows that it deletes off pglimit_key_count, if their policy has a count that
+// is not locked; KeysRecount mends the others. The key ” is not counted.
+//
+// Index: expires_at_us; the primary keys; pglimit_reservation_open. Locks the rows
 // that it changes.
 func (q *Queries) SlidingWindowCounterSweep(ctx context.Context, db DBTX, arg SlidingWindowCounterSweepParams) (SlidingWindowCounterSweepRow, error) {
 	row := db.QueryRow(ctx, SlidingWindowCounterSweep, arg.CutoffUs, arg.MaxRows)

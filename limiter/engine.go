@@ -94,7 +94,7 @@ func (e *engine) put(c *call) {
 	// The other fields belong to verbs that set them, or to compile.
 	c.request, c.at, c.asked, c.held, c.leased = Request{}, attempt{}, 0, false, false
 	if c.sent {
-		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules}}
+		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules, Bound: c.op.Bound}}
 	}
 	e.calls.Put(c)
 }
@@ -174,6 +174,10 @@ func (e *engine) answer(ctx context.Context, c *call, r *Result, err error) erro
 	case err != nil:
 		c.lost = true
 		*r, err = e.failed(ctx, c, err)
+		return err
+	case c.op.Full != store.HasRoom:
+		*r, err = e.withoutRow(c)
+		r.rows = e.rows(1, &c.op)
 		return err
 	case c.verb.answers && c.op.Attempt != nil:
 		*r = attempted(&c.op, c.verb, c.request.Cost, e.source)
@@ -291,13 +295,16 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 		if err != nil {
 			return err
 		}
+		if q.Bound, err = keyBound(p); err != nil {
+			return err
+		}
 		q.Rules, *compiled = rules, *p
 	}
 	if err := valid.Key(in.Key); err != nil {
 		return err
 	}
 	*q = store.Query{
-		Rules: q.Rules, Algorithm: p.Algorithm.table(), Policy: p.Name,
+		Rules: q.Rules, Bound: q.Bound, Algorithm: p.Algorithm.table(), Policy: p.Name,
 		Key: keys.Stored(in.Key, e.keySecret), Now: e.now(),
 	}
 	q.BlockFor = p.BlockFor.Microseconds() // a Floor sets it to 0

@@ -102,7 +102,7 @@ func (e *engine) takeBlock(in *Request) {
 	at := e.leases.Begin(k)
 	op, err := e.unitsOf(store.Take, in)
 	if err == nil {
-		op.Merges, op.BlockFor = true, 0 // no caller has asked for more than there is
+		op.Merges, op.BlockFor, op.OwnRow = true, 0, true // no caller has asked for more than there is
 		err = e.sendBounded(context.Background(), op)
 	}
 	if err != nil || op.Outcome.Granted == 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/dispatch"
+	"github.com/pglimit/pglimit/internal/store/keybound"
 	"github.com/pglimit/pglimit/internal/store/memory"
 	"github.com/pglimit/pglimit/internal/store/postgres"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
@@ -103,8 +104,11 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 		Share: !c.DisableBatching, Rows: c.BatchRows, Statements: c.BatchStatements, Shards: shards, Now: e.now, Obeys: obeys,
 	})
 	reaping := dispatch.NewReaper(e.dispatcher, c.Timeout, e.freed)
-	e.store = reaping
-	l := &Limiter{engine: e, inTx: func(tx db.DBTX) store.Store { return reaping.InTx(store.Bound(database.InTx(tx), 0)) }}
+	bounding := keybound.New(reaping, keybound.Clock(c.leaseClock()))
+	e.store = bounding
+	l := &Limiter{engine: e, inTx: func(tx db.DBTX) store.Store {
+		return bounding.InTx(reaping.InTx(store.Bound(database.InTx(tx), 0)))
+	}}
 	var err error
 	if e.local, err = newLocal(&c, localKeys(config)); err != nil {
 		return nil, err

@@ -137,6 +137,27 @@ type Policy struct {
 	//     from the call on, and to others within a life.
 	//   - A LeakyBucketQueue and a SlidingWindowLog have no leases. NewMemory needs none.
 	Lease float64 `json:"lease,omitempty"`
+	// MaxKeys bounds the keys that have a row in the database: from 1 to 1e9. Default: 0, no
+	// bound. While it is reached, keys that have a row go on. Keys without one share one row,
+	// under RestLimit, or are denied with ReasonKeys. See docs/made-up-keys.md.
+	//
+	//   - The number of rows never exceeds it. It may end a hundredth, at most 100, below it for
+	//     each process that adds keys, until the janitor has counted.
+	//   - Only the janitor makes room: it deletes rows that are empty.
+	//   - All programs use the same MaxKeys under one Name and Algorithm. The SQL functions
+	//     insert rows without asking.
+	//   - In a transaction a new key locks the count of the policy's keys until the end. The
+	//     new keys of other transactions wait for it.
+	//   - With ShardingRouter new keys return ErrUnsupported.
+	MaxKeys int64 `json:"max_keys,omitempty"`
+	// RestLimit is the Limit of the row that the keys without one share while MaxKeys is
+	// reached: from 1e-9 to 2^53. Its Burst keeps its proportion to Limit, and it has no
+	// BlockFor. Default: 0, no such row: those keys are denied. For MaxKeys only.
+	//
+	//   - It answers Do, Allow, AllowN, AllowUpTo, Charge and Check. Reserve, requests with
+	//     an IdempotencyKey, AllowAll of several requests and the Waits are denied.
+	//   - Undo, Refund and Reset of such a key give nothing back.
+	RestLimit float64 `json:"rest_limit,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
 	// deny or delay: to try a limit on real traffic. Default: false.
 	//
@@ -309,45 +330,4 @@ func JoinKey(parts ...string) string {
 		escaped[i] = escape.Replace(p)
 	}
 	return strings.Join(escaped, ":")
-}
-
-// calendar returns the calendar of a policy, nil for none.
-func (p Policy) calendar() (*algorithm.Calendar, error) {
-	c, err := algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
-	if err != nil {
-		return nil, p.bad("TimeZone", p.TimeZone, err.Error())
-	}
-	return c, nil
-}
-
-// newRules compiles a valid policy. It returns an error if the data of its time zone can
-// no longer be read.
-func newRules(p *Policy) (algorithm.Rules, error) {
-	r := algorithm.Rules{
-		Burst:    p.room(),
-		Tick:     1,
-		Period:   p.Period.Microseconds(),
-		Aligned:  p.Aligned,
-		BlockFor: p.BlockFor.Microseconds(),
-	}
-	// The slack is too small to ever let one whole unit more pass.
-	r.Capacity = r.Burst + min(1e-6, 1e-9*r.Burst)
-	if p.Tick > 0 {
-		r.Tick = p.Tick.Microseconds()
-	}
-	var err error
-	switch {
-	case p.Algorithm.bucket():
-		r.Leak = float64(p.Limit*float64(r.Tick)) / float64(r.Period)
-		r.Lifetime = r.Drain(r.Capacity)
-	case p.Algorithm == SlidingWindowCounter:
-		r.Lifetime = 2 * r.Period
-	case p.Calendar != "":
-		r.Calendar, err = p.calendar()
-		r.Lifetime = algorithm.Unit(p.Calendar).Longest()
-	default:
-		r.Lifetime = r.Period
-	}
-	r.Lifetime = min(max(r.Lifetime, r.BlockFor), algorithm.MaxLifetime)
-	return r, err
 }

@@ -23,6 +23,10 @@ const (
 	ReasonLimit Reason = "limit"
 	// ReasonBlocked: the key is blocked, by Block, by Policy.BlockFor or by an override.
 	ReasonBlocked Reason = "blocked"
+	// ReasonKeys: the key has no row, and Policy.MaxKeys other keys have one. RetryAfter is a
+	// minute, because the time at which the janitor makes room is not known. Level and
+	// Remaining are 0. A Charge of such a key is Allowed, and records nothing.
+	ReasonKeys Reason = "keys"
 	// ReasonOverload: too many callers are waiting for the database, or a NewMemory is
 	// full. It comes with ErrOverloaded.
 	ReasonOverload Reason = "overload"

@@ -25,6 +25,7 @@ type set struct {
 	ruled    []Ruling  // by request; nil: overrides decide about none
 	groups   []*group  // of enforced policies, in lock order; after a WaitAll, also those of shadow policies
 	shadows  []*group
+	full     bool // keys have no row and get none
 	alone    bool // a request of a shadow policy, as if that were enforced
 	rows     int  // store.Op's, of the statement that decided groups
 
@@ -121,7 +122,7 @@ func (e *engine) sendAll(ctx context.Context, s *set) (allowed bool, err error) 
 		known = func() bool { return e.anyKnown(s) }
 	}
 	allowed, err = e.takeAll(ctx, s, s.groups, known)
-	if err == nil && !allowed && s.verb.waits {
+	if err == nil && !allowed && !s.full && s.verb.waits {
 		allowed, err = e.reuseAll(ctx, s)
 	}
 	s.received = time.Now()
@@ -132,6 +133,9 @@ func (e *engine) sendAll(ctx context.Context, s *set) (allowed bool, err error) 
 func (e *engine) answerAll(ctx context.Context, s *set, allowed bool, err error) (all Results, _ error) {
 	if err != nil {
 		return e.failedAll(ctx, s, err)
+	}
+	if s.full {
+		return e.noRoomAll(s), nil
 	}
 	if all = e.results(s, allowed); !allowed {
 		e.keep(s, all)
@@ -230,7 +234,7 @@ func (s *set) arrange(groups []*group) {
 // can never fit. known is store.Op's. What is granted to a set that waits after its caller
 // has left is given back.
 func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known func() bool) (allowed bool, err error) {
-	op := &store.Op{Kind: store.TakeAll, Known: known}
+	op := &store.Op{Kind: store.TakeAll, Known: known, OwnRow: true}
 	first := groups[0]
 	single := len(groups) == 1 && len(first.Needs) == 1
 	impossible := slices.ContainsFunc(groups, func(g *group) bool { return !g.Possible() })
@@ -263,8 +267,10 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 	if err := e.send(ctx, op); err != nil { // a statement in flight may still need them
 		return false, err
 	}
-	s.rows = op.Rows
-	if single {
+	s.rows, s.full = op.Rows, op.Full != store.HasRoom
+	if first.Full = first.Full || s.full && single; s.full {
+		return false, nil
+	} else if single {
 		first.Outcome, first.Views = op.Outcome, append(first.one.view[:0], op.Outcome.View)
 		return first.Fits(), nil
 	}

@@ -64,7 +64,31 @@ func (p Policy) Validate() error {
 	if err := p.validateAttempts(); err != nil {
 		return err
 	}
-	return p.validateLease()
+	if err := p.validateLease(); err != nil {
+		return err
+	}
+	return p.validateKeys()
+}
+
+// maxMaxKeys is the largest Policy.MaxKeys.
+const maxMaxKeys = 1_000_000_000
+
+func (p Policy) validateKeys() error {
+	switch rest := p.rest(); {
+	case p.MaxKeys < 0 || p.MaxKeys > maxMaxKeys:
+		return p.bad("MaxKeys", p.MaxKeys, "must be from 1 to 1e9, or 0 for no bound")
+	case p.MaxKeys != 0 && p.Algorithm == Attempts:
+		return p.bad("MaxKeys", p.MaxKeys, "is not for attempts: leave it 0")
+	case p.RestLimit == 0:
+		return nil
+	case p.MaxKeys == 0:
+		return p.bad("RestLimit", p.RestLimit, "is for policies with MaxKeys: leave it 0")
+	case !valid.Units(p.RestLimit):
+		return p.bad("RestLimit", p.RestLimit, "must be from 1e-9 to 2^53, or 0 for none")
+	case rest.Burst != 0 && !valid.Units(rest.Burst):
+		return p.bad("RestLimit", p.RestLimit, "makes a Burst of "+printable.Number(rest.Burst)+", which must be from 1e-9 to 2^53")
+	}
+	return nil
 }
 
 // maxGrowth is the largest Policy.BlockGrowth, and maxAtOnce the largest Burst of Attempts.

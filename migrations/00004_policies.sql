@@ -15,7 +15,9 @@ CREATE TABLE pglimit_policy (
     block_max_s float8 NOT NULL DEFAULT 0,               -- of attempts: the longest wait; 0: period_s
     local_share float8 NOT NULL DEFAULT 0,               -- of fail_local; 0: 0.1
     lease       float8 NOT NULL DEFAULT 0,               -- share of the burst that processes may hold; 0: none
+    rest_limit  float8 NOT NULL DEFAULT 0,               -- of the row that the keys above max_keys share; 0: they are denied
     max_ttl_s   float8 NOT NULL DEFAULT 86400,           -- the longest reservation of an asker
+    max_keys    bigint NOT NULL DEFAULT 0,               -- keys that have a row, at most; 0: no bound
     version     bigint NOT NULL DEFAULT 0,               -- of all policies and overrides, after this row's last change
     changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     aligned     bool NOT NULL DEFAULT false,
@@ -58,6 +60,10 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "attempts need on_error fail_closed" CHECK (algorithm <> 'attempts' OR on_error = 'fail_closed'),
     CONSTRAINT "lease must be from 0 to 0.5, not for queues, logs, attempts" CHECK (lease = 0::float8
         OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log', 'attempts')),
+    CONSTRAINT "max_keys must be from 1 to 1e9 or 0, and is not for attempts" CHECK (max_keys = 0::bigint
+        OR max_keys BETWEEN 1::bigint AND 1000000000::bigint AND algorithm <> 'attempts'),
+    CONSTRAINT "rest_limit must be from 1e-9 to 2^53 or 0, and is for policies with max_keys" CHECK (rest_limit = 0::float8
+        OR max_keys > 0::bigint AND rest_limit BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
     CONSTRAINT "calendar must be hour, day, week or month, and is for fixed_window" CHECK (

@@ -26,6 +26,8 @@ type policyRow struct {
 	BlockGrowth  float64   `json:"block_growth"`
 	BlockMaxS    float64   `json:"block_max_s"`
 	Lease        float64   `json:"lease"`
+	MaxKeys      int64     `json:"max_keys"`
+	RestLimit    float64   `json:"rest_limit"`
 	MaxTTLS      float64   `json:"max_ttl_s"`
 	Aligned      bool      `json:"aligned"`
 	Shadow       bool      `json:"shadow"`

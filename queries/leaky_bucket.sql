@@ -555,6 +555,52 @@ ON CONFLICT (policy, key) DO UPDATE SET
             THEN LEAST(pglimit_leaky_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
     blocked_until_us = GREATEST(pglimit_leaky_bucket.blocked_until_us, GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
+-- name: LeakyBucketPresent :one
+-- LeakyBucketPresent returns for how long, in microseconds, the key surely has a row: left_us.
+-- It is 0 or less if there is none. If that is less than a minute, the statement makes it the
+-- policy's lifetime, at least ten minutes, so that a key in use is looked for once a minute.
+--
+-- Index: the primary key; expires_at_us if it changes. Locks the key's row only if it
+-- changes it.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), extended AS (
+    UPDATE pglimit_leaky_bucket AS t SET expires_at_us = c.us + GREATEST(sqlc.arg(lifetime_us)::bigint, 600000000::bigint)
+    FROM c
+    WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.expires_at_us < c.us + 60000000::bigint
+    RETURNING t.expires_at_us
+)
+SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                 (SELECT t.expires_at_us FROM pglimit_leaky_bucket AS t
+                  WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.expires_at_us >= c.us + 60000000::bigint), c.us) - c.us)::bigint AS left_us
+FROM c;
+
+-- name: LeakyBucketInsert :execrows
+-- LeakyBucketInsert gives the key an empty row, which decides like a missing one, for the
+-- policy's lifetime. It has no effect if the key has a row. The caller has a permit of
+-- KeysTake.
+--
+-- Index: the primary key. Locks the new row until the transaction ends.
+INSERT INTO pglimit_leaky_bucket
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, tick_us, leaked_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
+                THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 1 END, 0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint, 0,
+       0, 0, 1, 1, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO NOTHING;
+
+-- name: LeakyBucketKeys :one
+-- LeakyBucketKeys counts the keys that have a row under a policy. The key '' does not count.
+--
+-- Index: the primary key, all entries of the policy. Locks nothing.
+SELECT count(*)::bigint AS keys FROM pglimit_leaky_bucket AS t WHERE t.policy = sqlc.arg(policy)::text AND t.key <> '';
+
 -- name: LeakyBucketUnblock :exec
 -- LeakyBucketUnblock lifts the key's block. If until_us is not 0, it lifts only a
 -- block that ends at until_us. It has no effect if the key has no row.
@@ -609,7 +655,10 @@ WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE
 -- Sweep skips rows that another transaction has locked. Only the values read under
 -- the lock (due) decide: DELETE and UPDATE alone would see the row from before it.
 --
--- Index: expires_at_us; the primary key; pglimit_reservation_open. Locks the rows
+-- It takes the rows that it deletes off pglimit_key_count, if their policy has a count that
+-- is not locked; KeysRecount mends the others. The key '' is not counted.
+--
+-- Index: expires_at_us; the primary keys; pglimit_reservation_open. Locks the rows
 -- that it changes.
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
@@ -624,7 +673,15 @@ WITH due AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM pglimit_leaky_bucket AS t USING due AS d
     WHERE t.policy = d.policy AND t.key = d.key AND d.empty_at_us <= sqlc.arg(cutoff_us)::bigint AND NOT d.reserved
-    RETURNING 1
+    RETURNING t.policy, t.key
+), uncounted AS (
+    SELECT d.policy, count(*) AS keys FROM deleted AS d WHERE d.key <> '' GROUP BY d.policy
+), free AS MATERIALIZED (
+    SELECT u.policy, u.keys FROM uncounted AS u JOIN pglimit_key_count AS k ON k.policy = u.policy AND k.key = '' AND k.algorithm = 'leaky_bucket'
+    FOR UPDATE OF k SKIP LOCKED
+), lowered AS (
+    UPDATE pglimit_key_count AS k SET keys = GREATEST(0::bigint, k.keys - f.keys) FROM free AS f
+    WHERE k.policy = f.policy AND k.key = '' AND k.algorithm = 'leaky_bucket'
 ), kept AS (
     UPDATE pglimit_leaky_bucket AS t SET expires_at_us = GREATEST(d.empty_at_us, sqlc.arg(cutoff_us)::bigint + 3600000000)
     FROM due AS d

@@ -51,6 +51,12 @@ const (
 	Unblock
 	// Reset forgets the key.
 	Reset
+	// Present sets Wait to the time for which the key surely has a row, in microseconds; 0 or
+	// less if it has none. Only a store in a database knows it, and the next two.
+	Present
+	// Insert gives the key an empty row, for which the caller has a permit. It sets Allowed if
+	// the key had none.
+	Insert
 	// Leave gives the place Ticket in a queue back if no later request has one, and sets
 	// Allowed if it did.
 	Leave
@@ -70,6 +76,9 @@ const (
 	Failed
 	// GetAttempts reads the row of the sources that have not succeeded before.
 	GetAttempts
+	// Permit counts new rows of the policy, which the caller may Insert then: at most Permits,
+	// which it sets to their number. 0 says that a key is about to be Reset.
+	Permit
 )
 
 // kinds has what a dispatcher needs to know of each kind.
@@ -90,6 +99,8 @@ var kinds = [...]struct {
 	Block:    {shares: true},
 	Unblock:  {shares: true},
 	Reset:    {}, // two statements, and it locks reservations in any order
+	Present:  {shares: true},
+	Insert:   {shares: true},
 	Leave:    {shares: true},
 	Due:      {reads: true},
 	NextDue:  {reads: true},
@@ -99,6 +110,7 @@ var kinds = [...]struct {
 	Succeeded:   {},
 	Failed:      {},
 	GetAttempts: {reads: true, shares: true},
+	Permit:      {},
 }
 
 // Op is one use of a verb: what is asked of a store, and the outcome.
@@ -116,7 +128,10 @@ type Op struct {
 	DeniedAt  int64           // of a Block; 0: an operator's, which no Undo lifts
 	Until     int64           // of an Unblock
 	Ticket    int64           // of a Leave
+	Permits   int64           // of a Permit
 
+	// OwnRow: the shared row of a policy's other keys does not answer.
+	OwnRow bool
 	// Merges reports whether a Take may share a row of a statement with others.
 	Merges bool
 	// Known, if set, reports whether a denial that came to be known meanwhile answers the
@@ -134,8 +149,9 @@ type Op struct {
 	Usage   Usage    // of a GetUsage
 	Allowed bool     // of a TakeAll or a Leave; a store may set it for a Reset
 	IDs     []string // of a Due, as stored
-	Wait    int64    // of a NextDue: microseconds
+	Wait    int64    // of a NextDue or a Present: microseconds
 	Factor  float64  // of an Estimate
+	Full    Full     // the key has no row, and its policy none left
 	// Rows is the number of requests that the statement or transaction decided which decided
 	// this one. A store that shares statements sets it.
 	Rows int
@@ -156,6 +172,17 @@ func (op *Op) Granted() bool { return op.Allowed || op.Outcome.Granted > 0 }
 func (op *Op) Reservation() ReservationID {
 	return ReservationID{Algorithm: op.Algorithm, Policy: op.Policy, Key: op.Key, ID: op.ID}
 }
+
+// Full says what became of a request for a key without a row, of a policy that has as many as
+// it may have.
+type Full uint8
+
+// The values of Full.
+const (
+	HasRoom   Full = iota
+	DeniedNow      // it was not decided
+	ByRest         // the shared row decided: Query.OfRest
+)
 
 // Refuse returns a Store that returns err for every Op.
 func Refuse(err error) Store { return refusing{err} }

@@ -31,9 +31,28 @@ type Query struct {
 	Room float64
 
 	Now      *int64        // the caller's clock; nil: the store's
+	Bound    *KeyBound     // on the policy's rows; nil: none
 	Edges    Edges         // of a calendar's periods; a store sets it
 	Commit   Commit        // whether the answer waits for the disk
 	LockWait time.Duration // a row locked for longer is an ErrLocked; 0: the session's lock_timeout
+}
+
+// KeyBound bounds the keys of a policy that have a row.
+type KeyBound struct {
+	MaxKeys int64
+	Rest    *algorithm.Rules // of the row that all other keys share; nil: they are denied
+}
+
+// RestKey is the key of the row that keys share: no caller can have it.
+const RestKey = ""
+
+// OfRest returns the query of the shared row. Its denials begin no block: that would be one of
+// all keys.
+func (q *Query) OfRest() Query {
+	r := *q
+	r.Key, r.Rules, r.Bound = RestKey, *q.Bound.Rest, nil
+	r.Room = r.Capacity
+	return r
 }
 
 // Edges are the edges of two successive calendar periods around a moment: the first
@@ -105,6 +124,7 @@ type Group struct {
 	// Outcome is the key's state after the decision. Granted is 1 if the sum would have
 	// fitted, even if the whole was denied.
 	Outcome Outcome
+	Full    bool // it has no row, and there is no room for one
 	// Views has a View for each request, if the whole was denied: a log's view is about
 	// one number of units.
 	Views []algorithm.View

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ type Store struct {
 	free         atomic.Int64 // places for new keys
 	full         error        // of a request for a new key without a place
 	reservations reservations
+	bounds       sync.Mutex // held by ops that may add a key to a policy with a bound
 }
 
 // New returns an empty Store without a bound.
@@ -140,7 +142,14 @@ func (m *Store) Len() (n int) {
 }
 
 // Do is store.Store's.
-func (m *Store) Do(_ context.Context, op *store.Op) (err error) {
+func (m *Store) Do(_ context.Context, op *store.Op) error {
+	if bounded(op) {
+		return m.doBounded(op)
+	}
+	return m.do(op)
+}
+
+func (m *Store) do(op *store.Op) (err error) {
 	q := &op.Query
 	if q.Algorithm == algorithm.Attempts {
 		return m.attempts(op)

@@ -102,6 +102,8 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 		return p.nextDue(ctx, op)
 	case store.Estimate:
 		return p.estimate(ctx, op)
+	case store.Permit:
+		return p.permit(ctx, op)
 	}
 	for try := 1; ; try++ {
 		p.setEdges(&op.Query, op.Now)

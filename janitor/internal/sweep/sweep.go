@@ -113,6 +113,9 @@ func (s *Sweep) all(ctx context.Context) error {
 			}
 		}
 	}
+	if err := s.recount(ctx, cutoff); err != nil {
+		failed = append(failed, err)
+	}
 	return errors.Join(failed...)
 }
 

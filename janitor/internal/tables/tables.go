@@ -57,6 +57,8 @@ func init() {
 	exec.Distribute(q.DenialsMerge)
 	exec.DistributeMany(q.DenialsTrim)
 	exec.Distribute(exec.WithoutRow(q.DenialsAdd))
+	exec.DistributeMany(q.KeysUncounted)
+	exec.Distribute(q.KeysRecount)
 	exec.Distribute(func(ctx context.Context, tx db.DBTX, _ struct{}) (int64, error) { return q.DenialsCount(ctx, tx) })
 }
 

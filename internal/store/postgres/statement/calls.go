@@ -71,6 +71,7 @@ var tables = map[algorithm.Name]func() *Table{
 				store.Get: one(Queries.LeakyBucketGet), store.GetUsage: one(Queries.LeakyBucketUsage),
 				store.Refund: one(Queries.LeakyBucketRefund), store.Undo: one(Queries.LeakyBucketUndo), store.Settle: one(Queries.LeakyBucketSettle, ended),
 				store.Block: none(Queries.LeakyBucketBlock), store.Unblock: none(Queries.LeakyBucketUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketReset),
+				store.Present: number(Queries.LeakyBucketPresent), store.Insert: deletes(Queries.LeakyBucketInsert),
 			},
 		}
 	}),
@@ -84,6 +85,7 @@ var tables = map[algorithm.Name]func() *Table{
 				store.Get: one(Queries.LeakyBucketQueueGet), store.GetUsage: one(Queries.LeakyBucketQueueUsage),
 				store.Leave: deletes(Queries.LeakyBucketQueueLeave),
 				store.Block: none(Queries.LeakyBucketQueueBlock), store.Unblock: none(Queries.LeakyBucketQueueUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketQueueReset),
+				store.Present: number(Queries.LeakyBucketQueuePresent), store.Insert: deletes(Queries.LeakyBucketQueueInsert),
 			},
 		}
 	}),
@@ -97,6 +99,7 @@ var tables = map[algorithm.Name]func() *Table{
 				store.Get: one(Queries.TokenBucketGet), store.GetUsage: one(Queries.TokenBucketUsage),
 				store.Refund: one(Queries.TokenBucketRefund), store.Undo: one(Queries.TokenBucketUndo), store.Settle: one(Queries.TokenBucketSettle, ended),
 				store.Block: none(Queries.TokenBucketBlock), store.Unblock: none(Queries.TokenBucketUnblock, unblocked), store.Reset: deletes(Queries.TokenBucketReset),
+				store.Present: number(Queries.TokenBucketPresent), store.Insert: deletes(Queries.TokenBucketInsert),
 			},
 		}
 	}),
@@ -113,6 +116,7 @@ var tables = map[algorithm.Name]func() *Table{
 				store.Get: one(Queries.FixedWindowGet), store.GetUsage: one(Queries.FixedWindowUsage),
 				store.Refund: one(Queries.FixedWindowRefund), store.Undo: one(Queries.FixedWindowUndo), store.Settle: one(Queries.FixedWindowSettle, ended),
 				store.Block: none(Queries.FixedWindowBlock), store.Unblock: none(Queries.FixedWindowUnblock, unblocked), store.Reset: deletes(Queries.FixedWindowReset),
+				store.Present: number(Queries.FixedWindowPresent), store.Insert: deletes(Queries.FixedWindowInsert),
 			},
 		}
 	}),
@@ -126,6 +130,7 @@ var tables = map[algorithm.Name]func() *Table{
 				store.Get: one(Queries.SlidingWindowCounterGet), store.GetUsage: one(Queries.SlidingWindowCounterUsage),
 				store.Refund: one(Queries.SlidingWindowCounterRefund), store.Undo: one(Queries.SlidingWindowCounterUndo), store.Settle: one(Queries.SlidingWindowCounterSettle, ended),
 				store.Block: none(Queries.SlidingWindowCounterBlock), store.Unblock: none(Queries.SlidingWindowCounterUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowCounterReset),
+				store.Present: number(Queries.SlidingWindowCounterPresent), store.Insert: deletes(Queries.SlidingWindowCounterInsert),
 			},
 		}
 	}),
@@ -139,6 +144,7 @@ var tables = map[algorithm.Name]func() *Table{
 				store.Get: one(Queries.SlidingWindowLogGet), store.GetUsage: one(Queries.SlidingWindowLogUsage),
 				store.Refund: one(Queries.SlidingWindowLogRefund), store.Undo: one(Queries.SlidingWindowLogUndo), store.Settle: one(Queries.SlidingWindowLogSettle, ended),
 				store.Block: none(Queries.SlidingWindowLogBlock), store.Unblock: none(Queries.SlidingWindowLogUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowLogReset),
+				store.Present: number(Queries.SlidingWindowLogPresent), store.Insert: deletes(Queries.SlidingWindowLogInsert),
 			},
 		}
 	}),
@@ -176,7 +182,9 @@ func (c Call) Send(tx db.DBTX) error {
 	}
 	switch op.Kind {
 	case store.Block, store.Unblock:
-	case store.Reset, store.Leave:
+	case store.Present:
+		op.Wait = f.deleted
+	case store.Reset, store.Leave, store.Insert:
 		op.Allowed = f.deleted > 0
 	case store.Settle:
 		e := f.ended(op.Reservation())
@@ -214,6 +222,17 @@ func (c Call) Delete(tx db.DBTX) (was bool, err error) {
 	defer w.free()
 	err = Of(c.Op.Algorithm).deletes().run(c.Context, tx, w)
 	return w.fields.deleted > 0, err
+}
+
+// Keys counts the keys that have a row under a policy.
+func Keys(ctx context.Context, tx db.DBTX, a algorithm.Name, policy string) (int64, error) {
+	return keys[a](Queries, ctx, tx, policy)
+}
+
+var keys = map[algorithm.Name]func(*db.Queries, context.Context, db.DBTX, string) (int64, error){
+	algorithm.LeakyBucket: (*db.Queries).LeakyBucketKeys, algorithm.LeakyBucketQueue: (*db.Queries).LeakyBucketQueueKeys,
+	algorithm.TokenBucket: (*db.Queries).TokenBucketKeys, algorithm.FixedWindow: (*db.Queries).FixedWindowKeys,
+	algorithm.SlidingWindowCounter: (*db.Queries).SlidingWindowCounterKeys, algorithm.SlidingWindowLog: (*db.Queries).SlidingWindowLogKeys,
 }
 
 // AsLocked returns ErrLocked for a row that was locked for longer than a LockWait.

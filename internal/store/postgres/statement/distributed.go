@@ -1,8 +1,10 @@
 package statement
 
 import (
+	"context"
 	"reflect"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
@@ -22,4 +24,12 @@ func init() {
 	exec.Distribute(Queries.ReservationForget)
 	exec.Distribute(Queries.ReservationConfirm)
 	exec.Distribute(exec.WithoutRow(Queries.ReservationsFree))
+	// Those about the bounds on keys.
+	for _, count := range keys {
+		exec.Distribute(func(ctx context.Context, tx db.DBTX, policy string) (int64, error) {
+			return count(Queries, ctx, tx, policy)
+		})
+	}
+	exec.Distribute(Queries.KeysTake)
+	exec.Distribute(exec.WithoutRow(Queries.KeysBegin))
 }

@@ -73,6 +73,9 @@ func deletes[P any](run func(context.Context, db.DBTX, P) (int64, error)) lazy {
 	})
 }
 
+// number is deletes for a statement that returns another number, in the same place.
+func number[P any](run func(context.Context, db.DBTX, P) (int64, error)) lazy { return deletes(run) }
+
 // inBinary makes s go in binary where that can be sent.
 func (s *statement) inBinary() *statement {
 	var written, read []uint32

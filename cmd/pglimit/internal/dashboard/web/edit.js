@@ -20,6 +20,8 @@ const policyFields = [
   ["on_error", "Without the database", [["", "return the error"], ["fail_open", "let pass"], ["fail_local", "decide in memory"]]],
   ["local_share", "Its share of the limit in memory", "number"],
   ["lease", "Lease: share of the burst in memory", "number"],
+  ["max_keys", "Keys that have a row, at most", "number"],
+  ["rest_limit", "Limit of all other keys together (empty: deny them)", "number"],
   ["durability", "Durability", [["", "durable"], ["relaxed", "relaxed"]]],
   ["max_ttl", "Longest reservation of askers"],
   ["aligned", "Windows on the clock", "yes"],

@@ -1,0 +1,55 @@
+package limiter
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// roomFor is the RetryAfter of a denial by ReasonKeys: the janitor makes room, every minute by
+// default.
+const roomFor = time.Minute
+
+// withoutRow returns the answer to a request for a key that has no row and gets none, which the
+// policy's shared row decided or nothing.
+func (e *engine) withoutRow(c *call) (Result, error) {
+	switch {
+	case c.op.Full == store.ByRest:
+		q := c.op.OfRest()
+		r := result(&q, c.verb, &c.op.Outcome, c.request.Policy.RestLimit, e.source)
+		r.grant = algorithm.Grant{} // the key's own row, once it has one, has nothing to give back
+		return r, nil
+	case c.verb == verbBlock:
+		return Result{}, fmt.Errorf("%w: policy %s has rows for all of its %d keys, and this key has none to block: raise Policy.MaxKeys, or block it by an override",
+			store.ErrOverloaded, store.Quote(c.request.Policy.Name), c.request.Policy.MaxKeys)
+	}
+	return e.noRoom(c.verb, &c.request), nil
+}
+
+// noRoom returns the answer of a policy that has no row for a key.
+func (e *engine) noRoom(v *verb, in *Request) Result {
+	r := undecided(in, e.source, e.clockTime())
+	r.Full, r.ResetAfter = true, roomFor
+	if v == verbCharge {
+		r.Allowed = true // and nothing was recorded
+		return r
+	}
+	r.Reason, r.RetryAfter = ReasonKeys, roomFor
+	return r
+}
+
+// noRoomAll returns the answers of a set of which some keys have no row and get none.
+func (e *engine) noRoomAll(s *set) Results {
+	all := e.untaken(s, false, e.clockTime())
+	for _, g := range s.groups {
+		for _, i := range g.indexes {
+			if g.Full {
+				all.PerRequest[i] = e.noRoom(verbAll, &s.requests[i])
+			}
+		}
+	}
+	all.blame()
+	return all
+}
