@@ -201,6 +201,9 @@ func (d *Log) Observe(_ context.Context, o limiter.Observation) {
 		one.retry = one.last + r.RetryAfter.Microseconds()
 	}
 	k := loggedKey{in.Policy.Name, algorithm.Name(in.Policy.Algorithm).Table(), in.Key}
+	if r.Reason == limiter.ReasonKeys { // the key may be made up
+		k.key = ""
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.addTo(k, &one, false)

@@ -68,6 +68,7 @@ func init() { // checks look into all
 		{"clock", checkClock, self, nil},
 		{"future", checkFuture, self, theRows},
 		{"janitor", checkJanitor, self, theRows},
+		{"keys", checkKeys, self, theRows},
 		{"snapshots", checkSnapshots, admin, nil},
 		{"autovacuum", checkAutovacuum, owner, theTables},
 		{"hot", checkHOT, owner, theTables},

@@ -59,7 +59,24 @@ type State struct {
 	// there is none. While a janitor runs, it is below the interval plus the time of a
 	// sweep, except for rows that a transaction keeps locked.
 	Lag time.Duration `json:"lag_ns"`
+
+	// Bounded are the policies with MaxKeys that have had a key, by name and algorithm.
+	Bounded []Bounded `json:"bounded,omitempty"`
 }
+
+// Bounded is how many keys of a policy have a row, of those that may.
+type Bounded struct {
+	Policy    string `json:"policy"`
+	Algorithm string `json:"algorithm"`
+	// Keys is the number of rows, and of permits for more that processes hold: the janitor
+	// corrects it if one ends with some.
+	Keys int64 `json:"keys"`
+	// MaxKeys is the policy's, as of the last new key.
+	MaxKeys int64 `json:"max_keys"`
+}
+
+// Share returns the part of MaxKeys that is in use.
+func (b Bounded) Share() float64 { return float64(b.Keys) / float64(b.MaxKeys) }
 
 // statusPlan makes every count read an index from its oldest entry on, whatever the
 // tables' statistics say.
@@ -87,6 +104,7 @@ func ReadStateSQL(ctx context.Context, db *sql.DB) (State, error) {
 func readState(ctx context.Context, connections exec.Connections) (State, error) {
 	var row db.SweepStatusRow
 	var waiting db.SweepWaitingRow
+	var bounded []db.KeysStateRow
 	run := exec.NewPool(connections, exec.NewCache(func(error) {}))
 	err := run.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 		if _, err := tx.Exec(ctx, statusPlan); err != nil {
@@ -94,6 +112,9 @@ func readState(ctx context.Context, connections exec.Connections) (State, error)
 		}
 		if row, err = db.New().SweepStatus(ctx, tx, leader.Name); err == nil {
 			waiting, err = tables.Waiting(ctx, tx, db.SweepWaitingParams{NowUs: row.NowUs, MaxRows: StateBound})
+		}
+		if err == nil {
+			bounded, err = db.New().KeysState(ctx, tx)
 		}
 		return err
 	})
@@ -103,7 +124,11 @@ func readState(ctx context.Context, connections exec.Connections) (State, error)
 	case err != nil:
 		return State{}, fmt.Errorf("pglimit: read the janitor's state: %w", err)
 	}
-	return stateOf(row, waiting), nil
+	s := stateOf(row, waiting)
+	for _, b := range bounded {
+		s.Bounded = append(s.Bounded, Bounded(b))
+	}
+	return s, nil
 }
 
 // stateOf converts a row. A lease that has ended, or that no janitor can have, is none.

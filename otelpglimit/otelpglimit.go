@@ -27,6 +27,7 @@
 //	pglimit.expired_reservations  expired and waiting for the janitor, up to 100,000
 //	pglimit.janitor.lag           seconds that the oldest row has waited for the janitor
 //	pglimit.janitor.due_rows      rows that wait for the janitor, up to 100,000
+//	pglimit.keys.share            rows of the policy nearest to its MaxKeys, as a part of it
 //	pglimit.database.up           1 if the database answered, else 0
 //
 // Keys are in no metric: their number has no bound. Policies beyond the first 1,000 are together

@@ -27,6 +27,7 @@
 //	pglimit_expired_reservations       expired and waiting for the janitor, up to 100,000
 //	pglimit_janitor_lag_seconds        how long the oldest row has waited for the janitor
 //	pglimit_janitor_due_rows           rows that wait for the janitor, up to 100,000
+//	pglimit_keys_share                 rows of the policy nearest to its MaxKeys, as a part of it
 //	pglimit_database_up                1 if the database answered, else 0
 //
 // Keys are in no metric: their number has no bound. Policies beyond the first 1,000 are together

@@ -75,7 +75,7 @@ func (w *world) fill(l *limiter.Limiter, p limiter.Policy, n int) {
 	}
 }
 
-// expect fails the test unless a policy has so many rows and such a count.
+// expect fails the test unless a policy has rows rows and the count counted.
 func (w *world) expect(p limiter.Policy, rows, counted int64) {
 	w.Helper()
 	if r, c := rowsAndCount(w.T, w.pool, p); r != rows || c != counted {

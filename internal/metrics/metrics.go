@@ -51,6 +51,7 @@ var (
 	ExpiredReservations = Instrument{"pglimit.expired_reservations", "{reservation}", "Reservations that have expired and wait for the janitor, up to 100,000.", false}
 	JanitorLag          = Instrument{"pglimit.janitor.lag", "s", "For how long the oldest row or reservation has waited for the janitor.", false}
 	JanitorDueRows      = Instrument{"pglimit.janitor.due_rows", "{row}", "Rows that wait for the janitor, up to 100,000.", false}
+	KeysShare           = Instrument{"pglimit.keys.share", "1", "Rows of the policy that is nearest to its MaxKeys, as a part of it.", false}
 	DatabaseUp          = Instrument{"pglimit.database.up", "1", "1 if the database answered the questions for these metrics, else 0.", false}
 )
 
@@ -153,7 +154,7 @@ func (g *Gauges) Watch(l Limiter) {
 func (g *Gauges) All() []Instrument {
 	all := []Instrument{Waiting, BreakerOpen}
 	if g.read != nil {
-		all = append(all, OpenReservations, ExpiredReservations, JanitorLag, JanitorDueRows, DatabaseUp)
+		all = append(all, OpenReservations, ExpiredReservations, JanitorLag, JanitorDueRows, KeysShare, DatabaseUp)
 	}
 	return all
 }
@@ -184,6 +185,11 @@ func (g *Gauges) Read(ctx context.Context, set func(Instrument, float64)) {
 	set(ExpiredReservations, float64(g.last.ExpiredReservations))
 	set(JanitorLag, g.last.Lag.Seconds())
 	set(JanitorDueRows, float64(g.last.DueRows))
+	fullest := 0.
+	for _, b := range g.last.Bounded {
+		fullest = max(fullest, b.Share())
+	}
+	set(KeysShare, fullest)
 }
 
 // ask asks the database, unless it was asked recently.

@@ -226,13 +226,19 @@ func (c Call) Delete(tx db.DBTX) (was bool, err error) {
 
 // Keys counts the keys that have a row under a policy.
 func Keys(ctx context.Context, tx db.DBTX, a algorithm.Name, policy string) (int64, error) {
-	return keys[a](Queries, ctx, tx, policy)
-}
-
-var keys = map[algorithm.Name]func(*db.Queries, context.Context, db.DBTX, string) (int64, error){
-	algorithm.LeakyBucket: (*db.Queries).LeakyBucketKeys, algorithm.LeakyBucketQueue: (*db.Queries).LeakyBucketQueueKeys,
-	algorithm.TokenBucket: (*db.Queries).TokenBucketKeys, algorithm.FixedWindow: (*db.Queries).FixedWindowKeys,
-	algorithm.SlidingWindowCounter: (*db.Queries).SlidingWindowCounterKeys, algorithm.SlidingWindowLog: (*db.Queries).SlidingWindowLogKeys,
+	switch a {
+	case algorithm.LeakyBucket:
+		return Queries.LeakyBucketKeys(ctx, tx, policy)
+	case algorithm.LeakyBucketQueue:
+		return Queries.LeakyBucketQueueKeys(ctx, tx, policy)
+	case algorithm.FixedWindow:
+		return Queries.FixedWindowKeys(ctx, tx, policy)
+	case algorithm.SlidingWindowCounter:
+		return Queries.SlidingWindowCounterKeys(ctx, tx, policy)
+	case algorithm.SlidingWindowLog:
+		return Queries.SlidingWindowLogKeys(ctx, tx, policy)
+	}
+	return Queries.TokenBucketKeys(ctx, tx, policy)
 }
 
 // AsLocked returns ErrLocked for a row that was locked for longer than a LockWait.

@@ -15,6 +15,7 @@ func init() {
 			for _, s := range Of(a).all() {
 				tell(s.text, s.row)
 			}
+			tell(exec.Text(func(tx db.DBTX) { _, _ = Keys(context.Background(), tx, a, "") }), reflect.TypeFor[int64]())
 		}
 	})
 	// The statements about reservations that no Table has.
@@ -24,12 +25,6 @@ func init() {
 	exec.Distribute(Queries.ReservationForget)
 	exec.Distribute(Queries.ReservationConfirm)
 	exec.Distribute(exec.WithoutRow(Queries.ReservationsFree))
-	// Those about the bounds on keys.
-	for _, count := range keys {
-		exec.Distribute(func(ctx context.Context, tx db.DBTX, policy string) (int64, error) {
-			return count(Queries, ctx, tx, policy)
-		})
-	}
 	exec.Distribute(Queries.KeysTake)
 	exec.Distribute(exec.WithoutRow(Queries.KeysBegin))
 }
