@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// known remembers until when rows are surely there: at most 262,144, in 2 MB. A row that is
+// known remembers until when rows are surely there: at most 524,288, in 4 MB. A row that is
 // forgotten early costs a statement. It is safe for concurrent use, without a lock.
 //
-// A row is eight bytes in one of four places that its hash selects: the hash's first 36 bits,
+// A row is eight bytes in one of the eight places of a cache line, which its hash selects: the hash's first 36 bits,
 // and the end in ticks. Two rows are mistaken for one if 52 bits of their hashes are equal; the
 // seed is random, so nobody can look for such keys.
 type known struct {
-	sets atomic.Pointer[[1 << setBits][4]atomic.Uint64]
+	sets atomic.Pointer[[1 << setBits][8]atomic.Uint64]
 }
 
 const (
@@ -31,7 +31,7 @@ func left(entry uint64, now int64) int64 {
 	return 0
 }
 
-func (k *known) find(hash uint64) (set *[4]atomic.Uint64, tag uint64) {
+func (k *known) find(hash uint64) (set *[8]atomic.Uint64, tag uint64) {
 	if sets := k.sets.Load(); sets != nil {
 		set = &sets[hash&(1<<setBits-1)]
 	}
@@ -55,7 +55,7 @@ func (k *known) has(hash uint64, now int64) bool {
 // put remembers a row until the time until. It takes the place of the one that ends first.
 func (k *known) put(hash uint64, now, until int64) {
 	if k.sets.Load() == nil {
-		k.sets.CompareAndSwap(nil, new([1 << setBits][4]atomic.Uint64))
+		k.sets.CompareAndSwap(nil, new([1 << setBits][8]atomic.Uint64))
 	}
 	set, tag := k.find(hash)
 	place, least := 0, longest+1
