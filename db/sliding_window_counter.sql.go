@@ -471,12 +471,12 @@ WITH c AS MATERIALIZED (
 ), extended AS (
     UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = c.us + GREATEST($6::bigint, 600000000::bigint)
     FROM c
-    WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us < c.us + 60000000::bigint
+    WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us < c.us + 300000000::bigint
     RETURNING t.expires_at_us
 )
 SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
                  (SELECT t.expires_at_us FROM pglimit_sliding_window_counter AS t
-                  WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us >= c.us + 60000000::bigint), c.us) - c.us)::bigint AS left_us
+                  WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
 FROM c
 `
 
@@ -490,8 +490,8 @@ type SlidingWindowCounterPresentParams struct {
 }
 
 // SlidingWindowCounterPresent returns for how long, in microseconds, the key surely has a row: left_us.
-// It is 0 or less if there is none. If that is less than a minute, the statement makes it the
-// policy's lifetime, at least ten minutes, so that a key in use is looked for once a minute.
+// It is 0 or less if there is none. If that is less than five minutes, the statement makes it
+// the policy's lifetime, at least ten minutes, so that a key in use is looked for every five.
 //
 // Index: the primary key; expires_at_us if it changes. Locks the key's row only if it
 // changes it.

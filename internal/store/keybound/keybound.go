@@ -2,7 +2,7 @@
 //
 // The statements of decisions insert the rows that they miss, and do not know the bound. So
 // before a decision that may insert a row, a Store makes sure that the row is there. What it
-// found out it remembers for up to a minute. A missing row it inserts empty, with a permit from
+// found out it remembers for up to five minutes. A missing row it inserts empty, with a permit from
 // the policy's count in the database. Without a permit the key gets the policy's answer for
 // the rest, and no statement that may insert is sent.
 //
@@ -26,7 +26,7 @@ import (
 // The janitor waits for longer than the sum of these and the time that a statement takes
 // before it believes what it counts.
 const (
-	longestKnown = time.Minute     // a row is not looked for again
+	longestKnown = 5 * time.Minute // a row is not looked for again; Present makes it last for longer
 	permitLife   = 5 * time.Second // a permit may be used
 )
 

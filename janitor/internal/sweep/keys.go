@@ -17,7 +17,7 @@ const (
 	// quiet is longer than a permit, what a process knows of a row, and the statements that
 	// use them: see package keybound. After that long without a new key or a reset, no row can
 	// come that is not counted.
-	quiet = 3 * time.Minute
+	quiet = 7 * time.Minute
 	// recounted is how often the rows are counted otherwise, in case that a program which does
 	// not know the bound has inserted some.
 	recounted = 10 * time.Minute
