@@ -139,7 +139,7 @@ type Policy struct {
 	Lease float64 `json:"lease,omitempty"`
 	// MaxKeys bounds the keys that have a row in the database: from 1 to 1e9. Default: 0, no
 	// bound. While it is reached, keys that have a row go on. Keys without one share one row,
-	// under RestLimit, or are denied with ReasonKeys. See docs/made-up-keys.md.
+	// under RestLimit, or are denied with ReasonKeys. See docs/http.md.
 	//
 	//   - The number of rows never exceeds it. It may end a hundredth, at most 100, below it for
 	//     each process that adds keys, until the janitor has counted.

@@ -118,16 +118,18 @@ func TestRoomAgain(t *testing.T) {
 	w.fill(w.Limiter, p, 3)
 	w.forward(30 * time.Minute)
 	w.fill(w.Limiter, p, 3) // they are known until their rows are due
-	for i := range 2 {
-		w.allow(w.Limiter, p, fmt.Sprint("later", i), "")
-	}
+	w.allow(w.Limiter, p, "later", "")
+	w.forward(25 * time.Minute)
+	w.sweep() // counts, so that the next one does not
+	w.forward(7 * time.Minute)
+	w.allow(w.Limiter, p, "last", "")
 	w.expect(p, 5, 5)
 	w.allow(other, p, "new", limiter.ReasonKeys)
-	w.allow(other, p, "later1", "")
+	w.allow(other, p, "later", "")
 	w.expect(p, 5, 5)
-	w.forward(40 * time.Minute)
 	w.sweep()
 	w.expect(p, 2, 2)
+	w.forward(2 * time.Second) // the process remembers for a second that there is no room
 	for i := range 3 {
 		w.allow(other, p, fmt.Sprint("second", i), "")
 	}
@@ -184,6 +186,11 @@ func TestLostPermits(t *testing.T) {
 	w.expect(p, 11, 11)
 	w.forward(2 * time.Second)
 	w.allow(w.Limiter, p, "newest", limiter.ReasonKeys)
+	// When it counts again, a process has just taken permits.
+	w.forward(20 * time.Minute)
+	testworld.Exec(t, w.pool, `UPDATE pglimit_key_count SET keys = 14, taken_at_us = $1`, w.now().UnixMicro())
+	w.sweep()
+	w.expect(p, 11, 14)
 }
 
 // TestReset: a key that was reset may have a row again without another permit, since other
