@@ -12,7 +12,7 @@ import (
 const KeysBegin = `-- name: KeysBegin :exec
 INSERT INTO pglimit_key_count AS t (keys, max_keys, granted, taken_at_us, counted_at_us, policy, key, algorithm)
 SELECT $1::bigint, $2::bigint, 0, c.us, c.us, $3::text, '', $4::text
-FROM (SELECT coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+FROM (SELECT coalesce($5::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 ON CONFLICT (policy, key, algorithm) DO NOTHING
 `
 
@@ -123,7 +123,7 @@ func (q *Queries) KeysState(ctx context.Context, db DBTX) ([]KeysStateRow, error
 
 const KeysTake = `-- name: KeysTake :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+    SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
            CASE WHEN $4::text <> '' THEN set_config('lock_timeout'::text, $4::text, true) END AS waits
 ), taken AS (
     UPDATE pglimit_key_count AS t SET

@@ -6,7 +6,7 @@
 -- Index: the primary key. Locks the policy's count until the transaction ends, unless
 -- max_keys is reached.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
            CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
 ), taken AS (
     UPDATE pglimit_key_count AS t SET
@@ -31,7 +31,7 @@ FROM c;
 -- Index: the primary key. Locks the new row until the transaction ends.
 INSERT INTO pglimit_key_count AS t (keys, max_keys, granted, taken_at_us, counted_at_us, policy, key, algorithm)
 SELECT sqlc.arg(keys)::bigint, sqlc.arg(max_keys)::bigint, 0, c.us, c.us, sqlc.arg(policy)::text, '', sqlc.arg(algorithm)::text
-FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
 ON CONFLICT (policy, key, algorithm) DO NOTHING;
 
 -- name: KeysUncounted :many
