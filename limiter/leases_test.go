@@ -274,3 +274,14 @@ func BenchmarkAllowLeased(b *testing.B) {
 		}
 	})
 }
+
+// TestLeaseAndFloor: a request with a Floor is decided by the row, not by a block in this process.
+func TestLeaseAndFloor(t *testing.T) {
+	t.Parallel()
+	s := newLessee(limiter.Config{}, memory.New())
+	s.leased(t, hot)
+	r, err := s.Do(t.Context(), limiter.Request{Policy: hot, Key: "all", Cost: 1, Floor: 0.99})
+	if err != nil || r.Allowed || r.Source == limiter.SourceLease {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
