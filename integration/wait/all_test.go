@@ -3,7 +3,6 @@ package wait
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -19,139 +18,148 @@ func hourly(a limiter.Algorithm) limiter.Policy {
 	return limiter.Policy{Name: "hourly-" + string(a)[:4], Algorithm: a, Limit: 4, Period: 4000 * time.Hour}
 }
 
-// TestWaitAll: several limits at once, one or two of them queues.
-func TestWaitAll(t *testing.T) {
-	t.Parallel()
-	pool := testworld.NewPool(t)
-	t.Run("memory", func(t *testing.T) { t.Parallel(); testWaitAll(t, limiter.NewMemory(nil)) })
-	t.Run("database", func(t *testing.T) { t.Parallel(); testWaitAll(t, testworld.NewLimiter(t, pool, nil)) })
+var turns, bucket, window = hourly(limiter.LeakyBucketQueue), hourly(limiter.TokenBucket), hourly(limiter.FixedWindow)
+
+// all waits for a unit of a bucket, a queue and a window of the key free.
+func all(ctx context.Context, l *limiter.Limiter) (limiter.Results, error) {
+	return l.WaitAll(ctx, bucket.Request("free", 1), turns.Request("free", 1), window.Request("free", 1))
 }
 
-func testWaitAll(t *testing.T, l *limiter.Limiter) {
-	lane, bucket, window := hourly(limiter.LeakyBucketQueue), hourly(limiter.TokenBucket), hourly(limiter.FixedWindow)
-	levels := func(key string, want float64, policies ...limiter.Policy) {
-		t.Helper()
-		for _, p := range policies {
-			if got := testworld.Must(t)(l.Check(t.Context(), p, key, 0)).Level; !testworld.Near(got, want) {
-				t.Errorf("%s: the level of %s is %v, want %v", key, p.Name, got, want)
+// levels expects the units that are counted for a key.
+func levels(t *testing.T, l *limiter.Limiter, key string, want float64, policies ...limiter.Policy) {
+	t.Helper()
+	for _, p := range policies {
+		if got := testworld.Level(t, l, p, key); !testworld.Near(got, want) {
+			t.Errorf("%s: the level of %s is %v, want %v", key, p.Name, got, want)
+		}
+	}
+}
+
+// TestWaitAllNow: the first place in a queue is free at once, without a queue nothing waits, and a
+// turn beyond the deadline denies all requests, at once.
+func TestWaitAllNow(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		r, err := all(t.Context(), l)
+		if err != nil || !r.Allowed || r.DeniedBy != -1 || len(r.PerRequest) != 3 || r.PerRequest[1].Delay != 0 {
+			t.Errorf("free: %+v, %v", r, err)
+		}
+		if r, err := l.WaitAll(t.Context(), bucket.Request("free", 1), window.Request("free", 1)); err != nil || !r.Allowed {
+			t.Errorf("without a queue: %+v, %v", r, err)
+		}
+		levels(t, l, "free", 2, bucket, window)
+		levels(t, l, "free", 1, turns)
+		soon, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		// A turn beyond the deadline denies all requests, at once.
+		r, err = all(soon, l)
+		if err != nil || r.Allowed || r.DeniedBy != 1 || !r.PerRequest[0].Allowed || !r.PerRequest[2].Allowed || r.PerRequest[1].RetryAfter < 998*time.Hour || r.PerRequest[1].RetryAfter > 999*time.Hour {
+			t.Errorf("late: %+v, %v", r, err)
+		}
+		levels(t, l, "free", 2, bucket, window)
+		levels(t, l, "free", 1, turns)
+	})
+}
+
+// TestWaitAllQueues: two queues, and two requests of one, each have their own turn.
+func TestWaitAllQueues(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		for i, want := range []struct {
+			within time.Duration
+			asks   []limiter.Request
+			denied int // -1: all allowed
+		}{
+			{time.Hour, []limiter.Request{turns.Request("a", 1), turns.Request("b", 1)}, -1},
+			{time.Hour, []limiter.Request{turns.Request("c", 1), turns.Request("b", 1)}, 1},
+			{999 * time.Hour, []limiter.Request{turns.Request("d", 1), turns.Request("d", 1)}, 1},
+			{time.Hour, []limiter.Request{turns.Request("d", 1), turns.Request("d", 2)}, 1},
+			{time.Hour, []limiter.Request{turns.Request("d", 2), turns.Request("d", 1)}, 1},
+			{time.Hour, []limiter.Request{turns.Request("d", 4)}, -1},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), want.within)
+			r, err := l.WaitAll(ctx, want.asks...)
+			if err != nil || r.Allowed != (want.denied < 0) || r.DeniedBy != want.denied {
+				t.Errorf("%d: %+v, %v, want it to be denied by %d", i, r, err, want.denied)
 			}
-		}
-	}
-	all := func(ctx context.Context, key string) (limiter.Results, error) {
-		return l.WaitAll(ctx, bucket.Request(key, 1), lane.Request(key, 1), window.Request(key, 1))
-	}
-
-	// The first place in a queue is free at once, and without a queue nothing waits.
-	r, err := all(t.Context(), "free")
-	if err != nil || !r.Allowed || r.DeniedBy != -1 || len(r.PerRequest) != 3 || r.PerRequest[1].Delay != 0 {
-		t.Errorf("free: %+v, %v", r, err)
-	}
-	if r, err := l.WaitAll(t.Context(), bucket.Request("free", 1), window.Request("free", 1)); err != nil || !r.Allowed {
-		t.Errorf("without a queue: %+v, %v", r, err)
-	}
-	levels("free", 2, bucket, window)
-	levels("free", 1, lane)
-
-	// A turn beyond the deadline denies all requests, at once.
-	soon, cancel := context.WithTimeout(t.Context(), time.Hour)
-	defer cancel()
-	r, err = all(soon, "free")
-	if err != nil || r.Allowed || r.DeniedBy != 1 || !r.PerRequest[0].Allowed || !r.PerRequest[2].Allowed || r.PerRequest[1].RetryAfter < 998*time.Hour || r.PerRequest[1].RetryAfter > 999*time.Hour {
-		t.Errorf("late: %+v, %v", r, err)
-	}
-	levels("free", 2, bucket, window)
-	levels("free", 1, lane)
-
-	// Two queues, and two requests of one, each have their own turn.
-	for i, want := range []struct {
-		within time.Duration
-		asks   []limiter.Request
-		denied int // -1: all allowed
-	}{
-		{time.Hour, []limiter.Request{lane.Request("a", 1), lane.Request("b", 1)}, -1},
-		{time.Hour, []limiter.Request{lane.Request("c", 1), lane.Request("b", 1)}, 1},
-		{999 * time.Hour, []limiter.Request{lane.Request("d", 1), lane.Request("d", 1)}, 1},
-		{time.Hour, []limiter.Request{lane.Request("d", 1), lane.Request("d", 2)}, 1},
-		{time.Hour, []limiter.Request{lane.Request("d", 2), lane.Request("d", 1)}, 1},
-		{time.Hour, []limiter.Request{lane.Request("d", 4)}, -1},
-	} {
-		ctx, cancel := context.WithTimeout(t.Context(), want.within)
-		r, err := l.WaitAll(ctx, want.asks...)
-		if err != nil || r.Allowed != (want.denied < 0) || r.DeniedBy != want.denied {
-			t.Errorf("%d: %+v, %v, want it to be denied by %d", i, r, err, want.denied)
-		}
-		for j, each := range r.PerRequest {
-			if each.Allowed != (j != want.denied) {
-				t.Errorf("%d: request %d: %+v", i, j, each)
+			for j, each := range r.PerRequest {
+				if each.Allowed != (j != want.denied) {
+					t.Errorf("%d: request %d: %+v", i, j, each)
+				}
 			}
+			cancel()
 		}
-		cancel()
-	}
-	levels("c", 0, lane)
-	levels("d", 4, lane)
+		levels(t, l, "c", 0, turns)
+		levels(t, l, "d", 4, turns)
+	})
+}
 
-	// A caller that is cancelled while it sleeps leaves everything unchanged.
-	waiting, stop := context.WithCancel(t.Context())
-	gone := make(chan error, 1)
-	wait := func() { _, err := all(waiting, "free"); gone <- err }
-	go wait()
-	queued := func(units float64) {
-		t.Helper()
-		testworld.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
-			r, err := l.Check(ctx, lane, "free", 0)
-			return testworld.Near(r.Level, units), err
+// TestWaitAllCancelled: a caller that is cancelled while it sleeps leaves everything unchanged.
+func TestWaitAllCancelled(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		testworld.MustAll(t)(all(t.Context(), l))
+		testworld.MustAll(t)(l.WaitAll(t.Context(), bucket.Request("free", 1), window.Request("free", 1)))
+		waiting, stop := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		wait := func() { _, err := all(waiting, l); gone <- err }
+		go wait()
+		queued(t, l, turns, "free", 2)
+		levels(t, l, "free", 3, bucket, window)
+		stop()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+		queued(t, l, turns, "free", 1)
+		testworld.Eventually(t, "the others went back", func(ctx context.Context) (bool, error) {
+			a, err := l.Check(ctx, bucket, "free", 0)
+			b, err2 := l.Check(ctx, window, "free", 0)
+			return testworld.Near(a.Level, 2) && b.Level == 2, errors.Join(err, err2)
 		})
-	}
-	queued(2)
-	levels("free", 3, bucket, window)
-	stop()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
-	queued(1)
-	testworld.Eventually(t, "the others went back", func(ctx context.Context) (bool, error) {
-		a, err := l.Check(ctx, bucket, "free", 0)
-		b, err2 := l.Check(ctx, window, "free", 0)
-		return testworld.Near(a.Level, 2) && b.Level == 2, errors.Join(err, err2)
-	})
 
-	// A place with another request behind it stays taken; the others go back.
-	waiting, stop = context.WithCancel(t.Context())
-	go wait()
-	queued(2)
-	testworld.Must(t)(l.Allow(t.Context(), lane, "free"))
-	stop()
-	<-gone
-	testworld.Eventually(t, "the window's unit went back", func(ctx context.Context) (bool, error) {
-		r, err := l.Check(ctx, window, "free", 0)
-		return r.Level == 2, err
+		// A place with another request behind it stays taken; the others go back.
+		waiting, stop = context.WithCancel(t.Context())
+		go wait()
+		queued(t, l, turns, "free", 2)
+		testworld.Must(t)(l.Allow(t.Context(), turns, "free"))
+		stop()
+		<-gone
+		testworld.Eventually(t, "the window's unit went back", func(ctx context.Context) (bool, error) {
+			r, err := l.Check(ctx, window, "free", 0)
+			return r.Level == 2, err
+		})
+		levels(t, l, "free", 3, turns)
 	})
-	levels("free", 3, lane)
+}
 
-	// The turn is the latest of all.
-	quick, quicker := lane, lane
-	quick.Name, quick.Limit, quick.Period = "quick", 100, time.Second
-	quicker.Name, quicker.Limit, quicker.Period = "quicker", 1000, time.Second
-	for range 3 {
-		since := time.Now()
-		r, err := l.WaitAll(t.Context(), quicker.Request("k", 1), quick.Request("k", 1), quicker.Request("k", 1))
-		if err != nil || !r.Allowed {
-			t.Fatalf("%+v, %v", r, err)
-		}
-		for _, each := range r.PerRequest {
-			if time.Since(since) < each.Delay {
-				t.Errorf("left after %v: %+v", time.Since(since), r)
+// TestWaitAllLatest: the turn is the latest of all.
+func TestWaitAllLatest(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		quicker := quick
+		quicker.Name, quicker.Limit = "quicker", 1000
+		for range 3 {
+			since := time.Now()
+			r, err := l.WaitAll(t.Context(), quicker.Request("k", 1), quick.Request("k", 1), quicker.Request("k", 1))
+			if err != nil || !r.Allowed {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			for _, each := range r.PerRequest {
+				if time.Since(since) < each.Delay {
+					t.Errorf("left after %v: %+v", time.Since(since), r)
+				}
 			}
 		}
-	}
+	})
+}
 
-	remembered := lane.Request("k", 1)
-	remembered.IdempotencyKey = "order 1"
-	for _, requests := range [][]limiter.Request{nil, {bucket.Request("k", 1), remembered}} {
-		if r, err := l.WaitAll(t.Context(), requests...); !errors.Is(err, limiter.ErrInvalid) && !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
-			t.Errorf("%+v: %+v, %v", requests, r, err)
+// TestWaitAllRefuses: no requests, and an IdempotencyKey, are refused.
+func TestWaitAllRefuses(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		remembered := turns.Request("k", 1)
+		remembered.IdempotencyKey = "order 1"
+		for _, requests := range [][]limiter.Request{nil, {bucket.Request("k", 1), remembered}} {
+			if r, err := l.WaitAll(t.Context(), requests...); !errors.Is(err, limiter.ErrInvalid) && !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
+				t.Errorf("%+v: %+v, %v", requests, r, err)
+			}
 		}
-	}
+	})
 }
 
 // TestWaitAllCancelledInFlight cancels a caller whose transaction waits for a row. It

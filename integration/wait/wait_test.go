@@ -14,105 +14,132 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestWait queues by the database's clock. It checks no durations, only what the queue
-// holds.
-func TestWait(t *testing.T) {
+var (
+	lane  = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
+	quick = limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
+)
+
+// onBoth runs a test on a limiter in memory and on one of a database.
+func onBoth(t *testing.T, f func(t *testing.T, l *limiter.Limiter)) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
-	t.Run("memory", func(t *testing.T) { t.Parallel(); testWait(t, limiter.NewMemory(nil)) })
-	t.Run("database", func(t *testing.T) { t.Parallel(); testWait(t, testworld.NewLimiter(t, pool, nil)) })
+	t.Run("memory", func(t *testing.T) { t.Parallel(); f(t, limiter.NewMemory(nil)) })
+	t.Run("database", func(t *testing.T) { t.Parallel(); f(t, testworld.NewLimiter(t, pool, nil)) })
 }
 
-func testWait(t *testing.T, l *limiter.Limiter) {
-	ctx := context.Background()
-	slow := limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
-	level := func(key string) float64 { return testworld.Must(t)(l.Check(ctx, slow, key, 0)).Level }
-	queued := func(key string, units float64) {
-		t.Helper()
-		testworld.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
-			r, err := l.Check(ctx, slow, key, 0)
-			return testworld.Near(r.Level, units), err
-		})
-	}
+// queued waits until a queue holds this many units for a key.
+func queued(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string, units float64) {
+	t.Helper()
+	testworld.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+		r, err := l.Check(ctx, p, key, 0)
+		return testworld.Near(r.Level, units), err
+	})
+}
 
-	// A full queue denies at once.
-	testworld.Must(t)(l.AllowN(ctx, slow, "full", 4))
-	var denied *limiter.DeniedError
-	if err := l.Wait(ctx, slow, "full", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonLimit {
-		t.Errorf("full: got %v", err)
-	}
-	if err := l.Wait(ctx, slow, "full", 5); !errors.As(err, &denied) || denied.Result.RetryAfter != limiter.Never {
-		t.Errorf("above the burst: got %v", err)
-	}
-
-	if r, err := l.DoWait(ctx, slow.Request("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !testworld.Near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
-		t.Errorf("full: DoWait gave %+v, %v", r, err)
-	}
-
-	// A turn beyond the deadline is denied at once and consumes nothing.
-	testworld.Must(t)(l.Allow(ctx, slow, "late"))
-	soon, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	if err := l.Wait(soon, slow, "late", 1); !errors.As(err, &denied) || denied.Result.RetryAfter < 999*time.Hour || denied.Result.RetryAfter > 1000*time.Hour {
-		t.Errorf("late: got %v", err)
-	}
-	if got := level("late"); !testworld.Near(got, 1) {
-		t.Errorf("a Wait that could not come in time left a level of %v", got)
-	}
-
-	// The first place is free at once; a cancelled one goes back.
-	if r, err := l.DoWait(ctx, slow.Request("cancelled", 1)); err != nil || !r.Allowed || r.Granted != 1 || r.Delay != 0 {
-		t.Errorf("the first place: DoWait gave %+v, %v", r, err)
-	}
-	waiting, stop := context.WithCancel(ctx)
-	gone := make(chan error, 1)
-	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
-	queued("cancelled", 3)
-	stop()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: got %v", err)
-	}
-	queued("cancelled", 1)
-
-	// Once another request has queued behind it, the place stays taken.
-	waiting, stop = context.WithCancel(ctx)
-	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
-	queued("cancelled", 3)
-	testworld.Must(t)(l.Allow(ctx, slow, "cancelled"))
-	stop()
-	<-gone
-	if got := level("cancelled"); !testworld.Near(got, 4) {
-		t.Errorf("a cancelled Wait with another behind it left a level of %v", got)
-	}
-
-	// A turn comes.
-	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
-	for range 2 {
-		if err := l.Wait(ctx, quick, "k", 1); err != nil {
-			t.Error(err)
+// TestWaitFull: a full queue denies at once.
+func TestWaitFull(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		ctx := t.Context()
+		var denied *limiter.DeniedError
+		testworld.Must(t)(l.AllowN(ctx, lane, "full", 4))
+		if err := l.Wait(ctx, lane, "full", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonLimit {
+			t.Errorf("full: got %v", err)
 		}
-		queuedFrom := time.Now()
-		if r, err := l.DoWait(ctx, quick.Request("k", 1)); err != nil || !r.Allowed || time.Since(queuedFrom) < r.Delay {
-			t.Errorf("a turn: DoWait gave %+v, %v", r, err)
+		if err := l.Wait(ctx, lane, "full", 5); !errors.As(err, &denied) || denied.Result.RetryAfter != limiter.Never {
+			t.Errorf("above the burst: got %v", err)
 		}
-	}
-	if err := l.Block(ctx, quick, "k", time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Wait(ctx, quick, "k", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonBlocked {
-		t.Errorf("blocked: got %v", err)
-	}
 
-	// Only a queue has turns, and an IdempotencyKey is refused.
-	bucket := quick
-	bucket.Algorithm = limiter.TokenBucket
-	again := quick.Request("k", 1)
-	again.IdempotencyKey = "order 1"
-	for _, request := range []limiter.Request{bucket.Request("k", 1), again} {
-		if r, err := l.DoWait(ctx, request); !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
-			t.Errorf("%+v: DoWait gave %+v, %v", request, r, err)
+		if r, err := l.DoWait(ctx, lane.Request("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !testworld.Near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
+			t.Errorf("full: DoWait gave %+v, %v", r, err)
 		}
-	}
+	})
+}
+
+// TestWaitLate: a turn beyond the deadline is denied at once and consumes nothing.
+func TestWaitLate(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		ctx := t.Context()
+		var denied *limiter.DeniedError
+		testworld.Must(t)(l.Allow(ctx, lane, "late"))
+		soon, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		if err := l.Wait(soon, lane, "late", 1); !errors.As(err, &denied) || denied.Result.RetryAfter < 999*time.Hour || denied.Result.RetryAfter > 1000*time.Hour {
+			t.Errorf("late: got %v", err)
+		}
+		if got := testworld.Level(t, l, lane, "late"); !testworld.Near(got, 1) {
+			t.Errorf("a Wait that could not come in time left a level of %v", got)
+		}
+	})
+}
+
+// TestWaitCancelled: a cancelled place goes back, unless another request has queued behind it.
+func TestWaitCancelled(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		ctx := t.Context()
+		// The first place is free at once; a cancelled one goes back.
+		if r, err := l.DoWait(ctx, lane.Request("cancelled", 1)); err != nil || !r.Allowed || r.Granted != 1 || r.Delay != 0 {
+			t.Errorf("the first place: DoWait gave %+v, %v", r, err)
+		}
+		waiting, stop := context.WithCancel(ctx)
+		gone := make(chan error, 1)
+		go func() { gone <- l.Wait(waiting, lane, "cancelled", 2) }()
+		queued(t, l, lane, "cancelled", 3)
+		stop()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: got %v", err)
+		}
+		queued(t, l, lane, "cancelled", 1)
+
+		// Once another request has queued behind it, the place stays taken.
+		waiting, stop = context.WithCancel(ctx)
+		go func() { gone <- l.Wait(waiting, lane, "cancelled", 2) }()
+		queued(t, l, lane, "cancelled", 3)
+		testworld.Must(t)(l.Allow(ctx, lane, "cancelled"))
+		stop()
+		<-gone
+		if got := testworld.Level(t, l, lane, "cancelled"); !testworld.Near(got, 4) {
+			t.Errorf("a cancelled Wait with another behind it left a level of %v", got)
+		}
+	})
+}
+
+// TestWaitTurn: a turn comes, and does not for a blocked key.
+func TestWaitTurn(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		ctx := t.Context()
+		var denied *limiter.DeniedError
+		for range 2 {
+			if err := l.Wait(ctx, quick, "k", 1); err != nil {
+				t.Error(err)
+			}
+			queuedFrom := time.Now()
+			if r, err := l.DoWait(ctx, quick.Request("k", 1)); err != nil || !r.Allowed || time.Since(queuedFrom) < r.Delay {
+				t.Errorf("a turn: DoWait gave %+v, %v", r, err)
+			}
+		}
+		if err := l.Block(ctx, quick, "k", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Wait(ctx, quick, "k", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonBlocked {
+			t.Errorf("blocked: got %v", err)
+		}
+	})
+}
+
+// TestWaitRefuses: only a queue has turns, and an IdempotencyKey is refused.
+func TestWaitRefuses(t *testing.T) {
+	onBoth(t, func(t *testing.T, l *limiter.Limiter) {
+		ctx := t.Context()
+		bucket := quick
+		bucket.Algorithm = limiter.TokenBucket
+		again := quick.Request("k", 1)
+		again.IdempotencyKey = "order 1"
+		for _, request := range []limiter.Request{bucket.Request("k", 1), again} {
+			if r, err := l.DoWait(ctx, request); !errors.Is(err, limiter.ErrUnsupported) || r.Allowed {
+				t.Errorf("%+v: DoWait gave %+v, %v", request, r, err)
+			}
+		}
+	})
 }
 
 // TestWaitCancelledInFlight cancels a Wait whose statement is waiting for the row. It
@@ -189,8 +216,6 @@ func TestWaitCancelledWithoutTimeout(t *testing.T) {
 		release()
 	})
 }
-
-var lane = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
 
 // cancelInFlight cancels a Wait for 2 units on lane and "k" while its statement runs, which
 // it does until release.
