@@ -61,7 +61,7 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "lease must be from 0 to 0.5, not for queues, logs, attempts" CHECK (lease = 0::float8
         OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log', 'attempts')),
     CONSTRAINT "max_keys must be from 1 to 1e9 or 0, and is not for attempts" CHECK (max_keys = 0::bigint
-        OR max_keys BETWEEN 1::bigint AND 1000000000::bigint AND algorithm <> 'attempts'),
+        OR max_keys >= 1::bigint AND max_keys <= 1000000000::bigint AND algorithm <> 'attempts'),
     CONSTRAINT "rest_limit must be from 1e-9 to 2^53 or 0, and is for policies with max_keys" CHECK (rest_limit = 0::float8
         OR max_keys > 0::bigint AND rest_limit BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),

@@ -19,42 +19,49 @@ import (
 var budgets = map[string]int{
 	"LeakyBucketBlock": 91, "LeakyBucketCharge": 127, "LeakyBucketGet": 28,
 	"LeakyBucketLocked": 24, "LeakyBucketRefund": 97, "LeakyBucketReserve": 237,
-	"LeakyBucketReset": 55, "LeakyBucketSettle": 292, "LeakyBucketSweep": 69,
+	"LeakyBucketReset": 55, "LeakyBucketSettle": 292, "LeakyBucketSweep": 93,
 	"LeakyBucketTake": 175, "LeakyBucketTakeMany": 240, "LeakyBucketTakeAll": 256, "LeakyBucketUnblock": 54,
 	"LeakyBucketUndo": 158, "LeakyBucketUsage": 38,
 
 	"LeakyBucketQueueBlock": 90, "LeakyBucketQueueCharge": 109, "LeakyBucketQueueGet": 25,
 	"LeakyBucketQueueLeave": 74, "LeakyBucketQueueLocked": 24, "LeakyBucketQueueReserve": 235,
-	"LeakyBucketQueueReset": 55, "LeakyBucketQueueSweep": 67, "LeakyBucketQueueTake": 173,
+	"LeakyBucketQueueReset": 55, "LeakyBucketQueueSweep": 91, "LeakyBucketQueueTake": 173,
 	"LeakyBucketQueueTakeMany": 241, "LeakyBucketQueueTakeAll": 257, "LeakyBucketQueueUnblock": 54, "LeakyBucketQueueUsage": 35,
 
 	"TokenBucketBlock": 82, "TokenBucketCharge": 97, "TokenBucketGet": 25,
 	"TokenBucketLocked": 24, "TokenBucketRefund": 76, "TokenBucketReserve": 206,
-	"TokenBucketReset": 55, "TokenBucketSettle": 232, "TokenBucketSweep": 67,
+	"TokenBucketReset": 55, "TokenBucketSettle": 232, "TokenBucketSweep": 91,
 	"TokenBucketTake": 144, "TokenBucketTakeMany": 212, "TokenBucketTakeAll": 228, "TokenBucketUnblock": 54,
 	"TokenBucketUndo": 128, "TokenBucketUsage": 35,
 
 	"FixedWindowBlock": 82, "FixedWindowCalendarCharge": 182, "FixedWindowCalendarTake": 239,
 	"FixedWindowCharge": 128, "FixedWindowGet": 28, "FixedWindowLocked": 24,
 	"FixedWindowRefund": 71, "FixedWindowReserve": 293, "FixedWindowReset": 55,
-	"FixedWindowSettle": 197, "FixedWindowSweep": 47, "FixedWindowTake": 185,
+	"FixedWindowSettle": 197, "FixedWindowSweep": 71, "FixedWindowTake": 185,
 	"FixedWindowTakeMany": 309, "FixedWindowTakeAll": 332, "FixedWindowUnblock": 54, "FixedWindowUndo": 89,
 	"FixedWindowUsage": 42,
 
 	"SlidingWindowCounterBlock": 84, "SlidingWindowCounterCharge": 233, "SlidingWindowCounterGet": 34,
 	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 121, "SlidingWindowCounterReserve": 383,
-	"SlidingWindowCounterReset": 55, "SlidingWindowCounterSettle": 347, "SlidingWindowCounterSweep": 56,
+	"SlidingWindowCounterReset": 55, "SlidingWindowCounterSettle": 347, "SlidingWindowCounterSweep": 80,
 	"SlidingWindowCounterTake": 314, "SlidingWindowCounterTakeMany": 410, "SlidingWindowCounterTakeAll": 426, "SlidingWindowCounterUnblock": 54,
 	"SlidingWindowCounterUndo": 203, "SlidingWindowCounterUsage": 44,
 
 	"SlidingWindowLogBlock": 95, "SlidingWindowLogCharge": 402, "SlidingWindowLogGet": 181,
 	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 174, "SlidingWindowLogReserve": 647,
-	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 417, "SlidingWindowLogSweep": 52,
+	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 417, "SlidingWindowLogSweep": 76,
 	"SlidingWindowLogTake": 584, "SlidingWindowLogTakeMany": 686, "SlidingWindowLogTakeAll": 702, "SlidingWindowLogUnblock": 54,
 	"SlidingWindowLogUndo": 221, "SlidingWindowLogUsage": 191,
 
 	"FixedWindowAdjust": 68, "LeakyBucketAdjust": 175, "SlidingWindowCounterAdjust": 228, "SlidingWindowLogAdjust": 264, "TokenBucketAdjust": 106,
 	"FixedWindowDelete": 45, "LeakyBucketDelete": 45, "LeakyBucketQueueDelete": 45, "SlidingWindowCounterDelete": 45, "SlidingWindowLogDelete": 45, "TokenBucketDelete": 45,
+
+	"FixedWindowInsert": 64, "FixedWindowKeys": 9, "FixedWindowPresent": 71,
+	"LeakyBucketInsert": 73, "LeakyBucketKeys": 9, "LeakyBucketPresent": 71,
+	"LeakyBucketQueueInsert": 72, "LeakyBucketQueueKeys": 9, "LeakyBucketQueuePresent": 71,
+	"SlidingWindowCounterInsert": 66, "SlidingWindowCounterKeys": 9, "SlidingWindowCounterPresent": 71,
+	"SlidingWindowLogInsert": 77, "SlidingWindowLogKeys": 7, "SlidingWindowLogPresent": 71,
+	"TokenBucketInsert": 64, "TokenBucketKeys": 9, "TokenBucketPresent": 71,
 }
 
 // computes matches a node of a plan that computes something, in any version's spelling.
