@@ -90,7 +90,7 @@ func TestReserveUpToALostAnswer(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	w := testworld.NewWire(t, testworld.NewDatabase(t))
-	l := testworld.NewLimiter(t, testworld.Connect(t, w.URL), nil)
+	l := testworld.NewLimiter(t, testworld.Connect(t, w.URL), &limiter.Config{Timeout: time.Minute})
 	for _, p := range testworld.Holdable() {
 		p.Period = 1000 * time.Hour
 		testworld.Must(t)(l.AllowN(ctx, p, "k", 7))
