@@ -306,6 +306,41 @@ func (q *Queries) AttemptGet(ctx context.Context, db DBTX, arg AttemptGetParams)
 	return i, err
 }
 
+const AttemptHold = `-- name: AttemptHold :exec
+INSERT INTO pglimit_attempt
+       (policy, key, source, updated_at_us, expires_at_us)
+VALUES ($1, $2, '', 0, CASE WHEN CASE WHEN $3::text <> ''
+                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) END)
+ON CONFLICT (policy, key, source) DO UPDATE SET updated_at_us = pglimit_attempt.updated_at_us
+`
+
+type AttemptHoldParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+	NowUs       *int64
+}
+
+// AttemptHold locks the key's row of the source ”, which it makes, empty, if there is none. Without it
+// nothing makes the row of another source, so that a statement after it sees all. It comes
+// before AttemptUnblock and AttemptReset, in one transaction.
+//
+// Index: the primary key. Locks the row until the transaction ends.
+func (q *Queries) AttemptHold(ctx context.Context, db DBTX, arg AttemptHoldParams) error {
+	_, err := db.Exec(ctx, AttemptHold,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.NowUs,
+	)
+	return err
+}
+
 const AttemptReset = `-- name: AttemptReset :exec
 DELETE FROM pglimit_attempt AS t
 USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'

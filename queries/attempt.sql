@@ -163,6 +163,21 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), '', CASE WHEN CASE WHEN sqlc.arg(lock_t
 ON CONFLICT (policy, key, source) DO UPDATE SET
     blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
+-- name: AttemptHold :exec
+-- AttemptHold locks the key's row of the source '', which it makes, empty, if there is none. Without it
+-- nothing makes the row of another source, so that a statement after it sees all. It comes
+-- before AttemptUnblock and AttemptReset, in one transaction.
+--
+-- Index: the primary key. Locks the row until the transaction ends.
+INSERT INTO pglimit_attempt
+       (policy, key, source, updated_at_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), '', 0, CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
+                THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) END)
+ON CONFLICT (policy, key, source) DO UPDATE SET updated_at_us = pglimit_attempt.updated_at_us;
+
 -- name: AttemptUnblock :exec
 -- AttemptUnblock lifts the key's block and the waits of all its sources, after it has counted the
 -- tickets that have expired. The failures still count.

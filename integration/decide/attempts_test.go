@@ -1,12 +1,20 @@
 package decide
 
 import (
+	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -24,11 +32,17 @@ func TestAttemptsAsMemory(t *testing.T) {
 	for _, driver := range testworld.SQLDrivers {
 		dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
 	}
-	d := search.Draw{Equal: true, Retries: true, Operations: search.Without(search.Attempts, "sweep")}
+	d := search.Draw{Equal: true, Retries: true, Operations: search.Attempts}
 	testworld.Search(t, d, 100, func(t *testing.T) func(*search.History) search.Subject {
 		return func(*search.History) search.Subject {
 			s, config := testworld.NewSubject(t)
 			s.Apply = nil
+			s.Sweep = func() error {
+				now := s.Clock.Now
+				sweeper := must.OK(janitor.New(pool, &janitor.Config{Now: now}))(t)
+				_, err := sweeper.Sweep(t.Context())
+				return err
+			}
 			s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
 			for _, db := range dbs {
 				s.Ways = append(s.Ways, search.By(testworld.NewSQL(t, db, config))...)
@@ -36,4 +50,150 @@ func TestAttemptsAsMemory(t *testing.T) {
 			return s
 		}
 	}, attempts)
+}
+
+// begin begins an attempt that is to be allowed, and returns its ID.
+func begin(t *testing.T, d interface {
+	Attempt(ctx context.Context, p limiter.Policy, key string, o limiter.AttemptOptions) (limiter.Ticket, error)
+}, p limiter.Policy, key, from string) string {
+	t.Helper()
+	ticket, err := d.Attempt(t.Context(), p, key, limiter.AttemptOptions{From: from, TTL: time.Hour})
+	if err != nil || !ticket.Result.Allowed {
+		t.Fatalf("got %+v, %v", ticket, err)
+	}
+	return ticket.ID
+}
+
+// TestAttemptsAtOnce: of 64 callers at once, of all drivers, exactly Burst have an attempt of a key
+// under way. Where an attempt was rolled back, others may begin. Each failure counts once, although
+// two callers report it.
+func TestAttemptsAtOnce(t *testing.T) {
+	t.Parallel()
+	url := testworld.NewDatabase(t)
+	var all []*limiter.Limiter
+	for _, open := range testworld.Drivers(t, url) {
+		all = append(all, open(nil), open(nil))
+	}
+	pool := testworld.Connect(t, url)
+	for round := range 24 {
+		p := attempts
+		p.Name, p.Burst, p.Period, p.BlockFor = fmt.Sprint("round-", round), float64(1+round%3), time.Hour, time.Minute
+		p.Limit = p.Burst + 1 // so that no failure makes it wait
+		if round%2 == 0 {
+			tx := must.OK(pool.Begin(t.Context()))(t)
+			begin(t, all[0].InTx(tx), p, "k", "")
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var mu sync.Mutex
+		var ids []string
+		var working sync.WaitGroup
+		start := make(chan struct{})
+		for i := range 64 {
+			working.Go(func() {
+				<-start
+				ticket, err := all[i%len(all)].Attempt(t.Context(), p, "k", limiter.AttemptOptions{From: fmt.Sprint(i), TTL: time.Hour})
+				if err != nil || !ticket.Result.Allowed && ticket.Result.Reason != limiter.ReasonLimit {
+					t.Errorf("got %+v, %v", ticket, err)
+				}
+				if ticket.Result.Allowed {
+					mu.Lock()
+					defer mu.Unlock()
+					ids = append(ids, ticket.ID)
+				}
+			})
+		}
+		close(start)
+		working.Wait()
+		if len(ids) != int(p.Burst) {
+			t.Fatalf("round %d: %d attempts are under way, want %v", round, len(ids), p.Burst)
+		}
+		var counted, again atomic.Int64
+		for i, l := range all {
+			for _, id := range ids {
+				working.Go(func() {
+					if _, err := all[(i+1)%len(all)].Failed(t.Context(), id); err == nil {
+						counted.Add(1)
+					} else if errors.Is(err, limiter.ErrNoTicket) {
+						again.Add(1)
+					} else {
+						t.Errorf("%v of %v", err, l)
+					}
+				})
+			}
+		}
+		working.Wait()
+		u := must.OK(all[0].Usage(t.Context(), p, "k"))(t)
+		if counted.Load() != int64(len(ids)) || u.Spent != p.Burst || u.Reservations != 0 {
+			t.Fatalf("round %d: %d reports counted and %d not: %+v", round, counted.Load(), again.Load(), u)
+		}
+	}
+}
+
+// TestLoginInTx: a login record and the report of its attempt are committed or rolled back together, in
+// each way to use limits in a transaction.
+func TestLoginInTx(t *testing.T) {
+	t.Parallel()
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	testworld.Exec(t, pool, "CREATE TABLE logins (name text)")
+	for i, w := range testworld.Ways(t, address, false) {
+		p := attempts
+		p.Name, p.Period = fmt.Sprint("way-", i), time.Hour
+		id := begin(t, w.L, p, "alice", "home")
+		for _, commits := range []bool{false, true} {
+			tx := w.Start(t, "INSERT INTO logins VALUES ('"+p.Name+"')")
+			if err := tx.Succeeded(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			tx.End(t, commits)
+			u := must.OK(w.L.Usage(t.Context(), p, "alice"))(t)
+			n := testworld.Value[int](t, pool, "SELECT count(*) FROM logins WHERE name = '"+p.Name+"'")
+			if commits != (u.Reservations == 0) || commits != (n == 1) {
+				t.Errorf("%s: committed %v: %+v, %d logins", w.Name, commits, u, n)
+			}
+		}
+		tx := w.Start(t)
+		if err := tx.Succeeded(t.Context(), id); !errors.Is(err, limiter.ErrNoTicket) {
+			t.Errorf("%s: another report: %v", w.Name, err)
+		}
+		other := begin(t, tx, p, "alice", "afar") // the transaction is intact
+		if r, err := tx.Failed(t.Context(), other); err != nil || r.Level != 1 || r.RetryAfter == 0 {
+			t.Errorf("%s: got %+v, %v", w.Name, r, err)
+		}
+		tx.End(t, true)
+		begin(t, w.L, p, "alice", "home") // which is known
+	}
+}
+
+// TestAttemptRowsGo: the janitor deletes a row when nothing in it counts any longer, and not before.
+func TestAttemptRowsGo(t *testing.T) {
+	t.Parallel()
+	pool, clock := testworld.NewPool(t), new(conformance.Clock)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: clock.Now})
+	j := testworld.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
+	p := attempts
+	p.Period = time.Hour
+	sweep := func(after time.Duration, want int) {
+		t.Helper()
+		clock.Set(after.Microseconds())
+		must.OK(j.Sweep(t.Context()))(t)
+		if n := testworld.Value[int](t, pool, "SELECT count(*) FROM pglimit_attempt"); n != want {
+			t.Fatalf("%d rows after %v, want %d", n, after, want)
+		}
+	}
+	if err := l.Succeeded(t.Context(), begin(t, l, p, "alice", "home")); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, l, p, "bob", "") // it ends after an hour, and then counts for a second and an hour
+	const day = 24 * time.Hour
+	sweep(2*time.Hour, 3)
+	sweep(3*time.Hour+2*time.Minute, 1)
+	sweep(6*time.Hour, 1)
+	if err := l.Succeeded(t.Context(), begin(t, l, p, "alice", "home")); err != nil {
+		t.Fatal(err)
+	}
+	sweep(90*day+2*time.Hour, 1)
+	sweep(90*day+9*time.Hour, 0)
 }

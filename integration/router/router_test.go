@@ -30,11 +30,16 @@ func routed(config *limiter.Config) *limiter.Config {
 func TestRouterDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	for name, d := range map[string]search.Draw{
-		"keys":    {Equal: true, Keys: 3, Operations: search.Without(search.Usual, "sweep", "all", "begin", "commit", "rollback")},
-		"one key": {Equal: true, Keys: 1, Names: 3, Plain: true, Operations: search.Without(search.Usual, "sweep") + strings.Repeat(" all", 12)},
+		"keys":     {Equal: true, Keys: 3, Operations: search.Without(search.Usual, "sweep", "all", "begin", "commit", "rollback")},
+		"one key":  {Equal: true, Keys: 1, Names: 3, Plain: true, Operations: search.Without(search.Usual, "sweep") + strings.Repeat(" all", 12)},
+		"attempts": {Equal: true, Keys: 3, Operations: search.Without(search.Attempts, "sweep", "begin", "commit", "rollback")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			bases := search.Variants(10, 10*time.Second)
+			if name == "attempts" {
+				bases = []limiter.Policy{{Algorithm: limiter.Attempts, Limit: 1, Period: 10 * time.Second, BlockFor: time.Second}}
+			}
 			p := newProxy(t)
 			pool := testworld.Connect(t, p.address)
 			if d.Keys == 1 { // the histories' key has one server, and this one the other
@@ -50,7 +55,7 @@ func TestRouterDecidesAsMemory(t *testing.T) {
 					}
 					return s
 				}
-			}, search.Variants(10, 10*time.Second)...)
+			}, bases...)
 		})
 	}
 }

@@ -22,14 +22,30 @@ func init() {
 	exec.Distribute(q.AttemptFailed)
 	exec.Distribute(q.AttemptSucceeded)
 	exec.Distribute(q.AttemptGet)
+	exec.Distribute(exec.WithoutRow(q.AttemptHold))
 	exec.Distribute(exec.WithoutRow(q.AttemptBlock))
 	exec.Distribute(exec.WithoutRow(q.AttemptUnblock))
 	exec.Distribute(exec.WithoutRow(q.AttemptReset))
 }
 
-// attempts carries out an op about attempts, in one statement.
+// attempts carries out an op about attempts: in one statement, if it is not about all rows of
+// the key.
 func (p Store) attempts(ctx context.Context, op *store.Op) error {
-	err := p.exec(ctx, op.LockWait, op.Key, func(tx db.DBTX) error { return attempt(ctx, tx, op) })
+	mode := exec.Statement
+	if op.Kind == store.Unblock || op.Kind == store.Reset {
+		mode = exec.Transaction // the second statement sees the rows that were made while the first waited
+	}
+	err := exec.Translate(p.runner.Run(ctx, mode, func(tx db.DBTX) (err error) {
+		tx = p.at(tx, op.Key)
+		if mode == exec.Transaction {
+			q := &op.Query
+			err = statement.Queries.AttemptHold(ctx, tx, db.AttemptHoldParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait)})
+		}
+		if err == nil {
+			err = attempt(ctx, tx, op)
+		}
+		return statement.AsLocked(ctx, op.LockWait, err)
+	}), p.tx)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return store.NoTicket(op)
 	}
