@@ -197,3 +197,36 @@ func TestAttemptRowsGo(t *testing.T) {
 	sweep(90*day+2*time.Hour, 1)
 	sweep(90*day+9*time.Hour, 0)
 }
+
+// TestWaitsDoNotShrink: neither a ticket that ends under a plan with shorter waits, nor a success of
+// another source, makes a wait shorter.
+func TestWaitsDoNotShrink(t *testing.T) {
+	t.Parallel()
+	pool, clock := testworld.NewPool(t), new(conformance.Clock)
+	config := &limiter.Config{Now: clock.Now}
+	for name, l := range map[string]*limiter.Limiter{"memory": limiter.NewMemory(config), "database": testworld.NewLimiter(t, pool, config)} {
+		clock.Set(0)
+		long := attempts
+		long.Burst, long.BlockFor, long.Period = 3, time.Hour, time.Hour
+		short := long
+		short.BlockFor, short.BlockMax = time.Millisecond, time.Millisecond
+		if err := l.Succeeded(t.Context(), begin(t, l, long, "k", "home")); err != nil {
+			t.Fatal(err)
+		}
+		first := begin(t, l, long, "k", "afar")
+		if _, err := l.Attempt(t.Context(), long, "k", limiter.AttemptOptions{TTL: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := l.Failed(t.Context(), first); err != nil || r.RetryAfter != time.Hour {
+			t.Fatalf("%s: got %+v, %v", name, r, err)
+		}
+		clock.Set(2_000_000)
+		if err := l.Succeeded(t.Context(), begin(t, l, short, "k", "home")); err != nil {
+			t.Fatal(err)
+		}
+		ticket, err := l.Attempt(t.Context(), short, "k", limiter.AttemptOptions{})
+		if r := ticket.Result; err != nil || r.Allowed || r.RetryAfter != time.Hour-2*time.Second || r.Level != 2 {
+			t.Errorf("%s: got %+v, %v", name, r, err)
+		}
+	}
+}
