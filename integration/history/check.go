@@ -62,8 +62,9 @@ func check(s *scene, all []record) error {
 		r := &all[i]
 		given, rivalled := gives(&r.Op, expires), rivalled(r, all, expires)
 		r.Op.Kept, r.Op.Rival = kept, rivalled || given && s.Loses // a denial stands if giving back fails
+		r.Op.Drifts = drifts(r, all)
 		for j := range r.Op.Steps {
-			r.Op.Steps[j].Kept, r.Op.Steps[j].Rival = kept, r.Op.Rival
+			r.Op.Steps[j].Kept, r.Op.Steps[j].Rival, r.Op.Steps[j].Drifts = kept, r.Op.Rival, r.Op.Drifts
 		}
 		if r.cached() {
 			continue
@@ -105,6 +106,18 @@ func check(s *scene, all []record) error {
 		return errUndecided
 	}
 	return fmt.Errorf("%s", explain(s, m, history, info, result))
+}
+
+// drifts reports whether another operation may have changed what an attempt reads of other rows
+// while it was under way: the sources that are known, and the block.
+func drifts(r *record, all []record) bool {
+	return slices.ContainsFunc(all, func(o record) bool {
+		changes := func(op model.Op) bool {
+			return op.Verb == model.Succeeded || op.Verb == model.Reset || op.Verb == model.Block || op.Verb == model.Unblock
+		}
+		apart := o.Call == r.Call || o.Return < r.Call && !o.Out.Lost || o.Call > r.Return
+		return !apart && (changes(o.Op) || slices.ContainsFunc(o.Op.Steps, changes))
+	})
 }
 
 // touches reports whether a request may be denied once before it is decided, without a block:

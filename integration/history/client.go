@@ -134,11 +134,18 @@ func (c *client) drawAttempt(op *model.Op) {
 	}
 	op.Verb, op.Units = verbs[c.rand.IntN(len(verbs))], 1
 	n := len(c.board.posted())
+	places := c.scene.number%3 > 0 // the rows of sources have a copy of a block, as of the beginning of a statement
+	if places && op.Verb == model.Block {
+		op.Verb = model.Attempt
+	}
 	switch {
 	case op.Verb == model.Block:
 		op.For = int64(1+c.rand.IntN(8)) * unit / 16
 	case op.Verb == model.Attempt, (op.Verb == model.Failed || op.Verb == model.Succeeded) && n == 0:
-		op.Verb, op.From, op.For = model.Attempt, []string{"", "home", "home", "afar"}[c.rand.IntN(4)], unit*int64(1+c.rand.IntN(2))
+		op.Verb, op.For = model.Attempt, unit*int64(1+c.rand.IntN(2))
+		if places {
+			op.From = []string{"", "home", "home", "afar"}[c.rand.IntN(4)]
+		}
 	case op.Verb == model.Failed, op.Verb == model.Succeeded:
 		op.Held = max(1, n-c.rand.IntN(min(n, 4)))
 		op.Key = c.board.key(op.Held)

@@ -59,57 +59,25 @@ func attemptRules(p limiter.Policy) algorithm.AttemptRules {
 // ticket is the text of a ticket in a row.
 func ticket(id int) string { return strconv.Itoa(id) }
 
+// The row that an attempt is counted in, if the sources that are known may have changed meanwhile.
+const ofSource, ofOthers = 1, 2
+
+// choices are the rows that an attempt may be counted in.
+func (op *Op) choices() []int {
+	if op.Verb == Attempt && op.Drifts && op.From != "" {
+		return []int{0, ofSource, ofOthers}
+	}
+	return []int{0}
+}
+
 // attempts does op, which is about attempts, at one reading of the clock.
-func (w *World) attempts(op *Op, now int64) (out Out) {
+func (w *World) attempts(op *Op, now int64, choice int) (out Out) {
 	k := &w.Keys[op.Key]
 	switch op.Verb {
 	case Attempt:
-		source := ""
-		for _, t := range k.Tries {
-			if op.From != "" && t.Source == op.From && t.KnownUntil > now {
-				source = op.From
-			}
-		}
-		t, at := k.row(source, now)
-		t.Rules = attemptRules(op.Policy)
-		began := t.Begin(&t.Rules, at, k.blockedAll(), ticket(-op.Number), op.From, at+op.For)
-		if out.Result = k.tried(t, t.Rules, now, at); began {
-			out.Held, out.Expires = -op.Number, time.UnixMicro(at+op.For)
-			out.Result.Allowed, out.Result.Granted = true, 1
-			return out
-		}
-		out.Result.RetryAfter = after(now, k.copied(t).FreeAt(&t.Rules, at))
-		_, waits := k.copied(t).Waits(at)
-		out.Result.Reason = reason(waits)
+		return k.attempt(op, now, choice)
 	case Succeeded, Failed:
-		out.Fault = Unknown
-		for _, t := range k.Tries {
-			at := max(t.UpdatedAt, now)
-			from, has := t.End(&t.Rules, at, ticket(op.Held))
-			if !has {
-				continue
-			}
-			out.Fault = ""
-			if op.Verb == Failed {
-				t.Fail(&t.Rules, at)
-				out.Result = k.tried(t, t.Rules, now, at)
-				if until, waits := k.copied(t).Waits(at); waits {
-					out.Result.RetryAfter = after(now, until)
-				}
-				out.Result.Allowed = true
-				return out
-			}
-			if t.Succeed(); t.Source != "" {
-				t.KnownUntil = at + store.KnownFor
-			} else if from != "" {
-				known, _ := k.row(from, at)
-				if known.Rules.AtOnce == 0 {
-					known.Rules = t.Rules
-				}
-				known.KnownUntil = max(known.KnownUntil, at+store.KnownFor)
-			}
-			return out
-		}
+		return k.report(op, now)
 	case Check, Usage:
 		out = k.looked(op, now)
 	case Block:
@@ -121,6 +89,66 @@ func (w *World) attempts(op *Op, now int64) (out Out) {
 		}
 	case Reset:
 		*k = Key{}
+	}
+	return out
+}
+
+// attempt begins an attempt, or denies it.
+func (k *Key) attempt(op *Op, now int64, choice int) (out Out) {
+	source := ""
+	for _, t := range k.Tries {
+		if op.From != "" && t.Source == op.From && t.KnownUntil > now {
+			source = op.From
+		}
+	}
+	if choice != 0 { // as of the beginning of its statement
+		if source = ""; choice == ofSource {
+			source = op.From
+		}
+	}
+	t, at := k.row(source, now)
+	t.Rules = attemptRules(op.Policy)
+	began := t.Begin(&t.Rules, at, k.blockedAll(), ticket(-op.Number), op.From, at+op.For)
+	if out.Result = k.tried(t, t.Rules, now, at); began {
+		out.Held, out.Expires = -op.Number, time.UnixMicro(at+op.For)
+		out.Result.Allowed, out.Result.Granted = true, 1
+		return out
+	}
+	out.Result.RetryAfter = after(now, k.copied(t).FreeAt(&t.Rules, at))
+	_, waits := k.copied(t).Waits(at)
+	out.Result.Reason = reason(waits)
+	return out
+}
+
+// report ends an attempt.
+func (k *Key) report(op *Op, now int64) (out Out) {
+	out.Fault = Unknown
+	for _, t := range k.Tries {
+		at := max(t.UpdatedAt, now)
+		from, has := t.End(&t.Rules, at, ticket(op.Held))
+		if !has {
+			continue
+		}
+		out.Fault = ""
+		if op.Verb == Failed {
+			t.Fail(&t.Rules, at)
+			out.Result = k.tried(t, t.Rules, now, at)
+			if until, waits := k.copied(t).Waits(at); waits {
+				out.Result.RetryAfter = after(now, until)
+			}
+			out.Result.Allowed = true
+			return out
+		}
+		if t.Succeed(); t.Source != "" {
+			t.KnownUntil = at + store.KnownFor
+		} else if from != "" {
+			known, _ := k.row(from, at)
+			if known.Rules.AtOnce == 0 {
+				known.Rules = t.Rules
+			}
+			known.KnownUntil = max(known.KnownUntil, at+store.KnownFor)
+		}
+		return out
 	}
 	return out
 }

@@ -72,6 +72,7 @@ type Op struct {
 	Denies   bool         // a Give is only the denial of the request
 	Touches  bool         // a Give is a denial that starts no block: of a sum that the request is part of, or its first
 	Kept     map[int]bool // the operations whose grants an Undo gives back
+	Drifts   bool         // of attempts: meanwhile another operation may have changed which sources are known, or the block
 	Rival    bool         // a denial may stand: see ends; and another operation may have ended a reservation meanwhile
 
 	Clocks   []int64 // what the clock read between the call and its return

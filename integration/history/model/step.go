@@ -26,9 +26,11 @@ func Step(w *World, op *Op, out *Out) []*World {
 	if out.Lost {
 		worlds := attempt(w, &Op{Of: op, Clocks: op.Clocks})
 		for _, now := range op.Clocks {
-			next := w.clone()
-			if next.apply(op, now, whole); !slices.ContainsFunc(worlds, next.Equal) {
-				worlds = append(worlds, &next)
+			for _, choice := range op.choices() {
+				next := w.clone()
+				if next.apply(op, now, whole+choice); !slices.ContainsFunc(worlds, next.Equal) {
+					worlds = append(worlds, &next)
+				}
 			}
 		}
 		return worlds
@@ -75,6 +77,8 @@ var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100, lifted + 1, lif
 // them back, or if giving back fails. A Wait may be hurried.
 func (op *Op) ends() []int {
 	switch {
+	case op.Verb == Attempt:
+		return op.choices()
 	case op.Verb == Wait:
 		return []int{whole, hurried}
 	case op.Rival && op.tries():

@@ -86,7 +86,7 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 		}
 	}()
 	if op.Policy.Algorithm == limiter.Attempts {
-		return w.attempts(op, now)
+		return w.attempts(op, now, stop)
 	}
 	k, r := &w.Keys[op.Key], rulesOf(op.Policy).above(op.Floor)
 	switch op.Verb {
@@ -112,18 +112,7 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	case Refund:
 		out.Result = k.back(r, now, func(s algorithm.State, at int64) float64 { return s.Refund(&k.Rules, now, at, op.Units) })
 	case Undo:
-		i := slices.IndexFunc(w.Grants, func(g Grant) bool { return g.Op == op.Undone })
-		if i < 0 { // nothing was granted: the key is only read
-			out.Result = k.changed(r, 0, now)
-			break
-		}
-		g := w.Grants[i]
-		if k.State != nil && k.Denied > 0 && k.State.Counts(&k.Rules, k.Denied, g.Grant, &r.Rules, g.Units) {
-			k.Blocked = 0
-		}
-		out.Result = k.back(r, now, func(s algorithm.State, at int64) float64 {
-			return s.Undo(&k.Rules, now, at, g.Grant, &r.Rules, g.Units)
-		})
+		out.Result = w.undo(op, r, now)
 	case Block:
 		k.block(r, op.For, now, 0)
 	case Unblock:
@@ -141,6 +130,22 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 		return w.all(op, now, stop)
 	}
 	return out
+}
+
+// undo gives back what is left of an operation's grant.
+func (w *World) undo(op *Op, r *Rules, now int64) limiter.Result {
+	k := &w.Keys[op.Key]
+	i := slices.IndexFunc(w.Grants, func(g Grant) bool { return g.Op == op.Undone })
+	if i < 0 { // nothing was granted: the key is only read
+		return k.changed(r, 0, now)
+	}
+	g := w.Grants[i]
+	if k.State != nil && k.Denied > 0 && k.State.Counts(&k.Rules, k.Denied, g.Grant, &r.Rules, g.Units) {
+		k.Blocked = 0
+	}
+	return k.back(r, now, func(s algorithm.State, at int64) float64 {
+		return s.Undo(&k.Rules, now, at, g.Grant, &r.Rules, g.Units)
+	})
 }
 
 // grant notes what an operation was granted, if an Undo gives it back.
