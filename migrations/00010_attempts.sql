@@ -59,7 +59,7 @@ BEGIN
             CONTINUE;
         END IF;
         wait := CASE WHEN failures < limit_failures THEN 0 ELSE block_for_us END;
-        FOR growths IN 1 .. LEAST(failures - limit_failures, 1000)::integer LOOP
+        FOR growths IN 1 .. LEAST(GREATEST(failures - limit_failures, 0), 1000)::integer LOOP
             EXIT WHEN wait >= block_max_us OR growth = 1;
             wait := wait * growth;
         END LOOP;
