@@ -96,16 +96,32 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`settle(NULL, 1)`:                                                                              `reservation is NULL: is not the ID of a reservation`,
 		`cancel('token_bucket:a')`:                                                                     `reservation is 'token_bucket:a': is not the ID of a reservation`,
 		`cancel('leaky_bucket_queue:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw')`:                                 `is not the ID of a reservation`,
-		`unblock_with('no', 'n', 'k')`:                                                                 `algorithm is 'no'`,
-		`reset_with('gcra', 'N', 'k')`:                                                                 `name is 'N'`,
+		`attempt_with('N', 'k', 3, 60, block_for_s => 10)`:                                             `name is 'N'`,
+		`attempt_with('n', '', 3, 60, block_for_s => 10)`:                                              `key is ''`,
+		`attempt_with('n', 'k', 2.5, 60, block_for_s => 10)`:                                           `limit_units is 2.5: must be whole`,
+		`attempt_with('n', 'k', 3, 60)`:                                                                `block_for_s is NULL: `,
+		`attempt_with('n', 'k', 3, 'NaN', block_for_s => 10)`:                                          `period_s is NaN: `,
+		`attempt_with('n', 'k', 3, 60, 101, 10)`:                                                       `burst is 101: must be whole, from 1 to 100`,
+		`attempt_with('n', 'k', 3, 60, block_for_s => 10, block_growth => 0.5)`:                        `block_growth is 0.5: must be from 1 to 1000`,
+		`attempt_with('n', 'k', 3, 60, block_for_s => 10, block_max_s => 9)`:                           `block_max_s is 9: `,
+		`attempt_with('n', 'k', 3, 60, block_for_s => 61)`:                                             `block_max_s is 0: `,
+		`attempt_with('n', 'k', 3, 60, block_for_s => 10, ttl_s => 0.5)`:                               `ttl_s is 0.5: `,
+		`attempt_with('n', 'k', 3, 60, block_for_s => 10, source => repeat('x', 1025))`:                `and more: is longer than 1024 bytes`,
+		`succeeded('token_bucket:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw')`:                                    `is not the ID of an attempt`,
+		`failed(NULL)`: `ticket is NULL: is not the ID of an attempt`,
+		`failed('attempts:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw')`: `no such attempt is under way: 'attempts:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw'`,
+		`cancel('attempts:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw')`: `is not the ID of a reservation`,
+		`charge_with('attempts', 'n', 'k', ` + limits + `)`:  `a policy of attempts has no such function`,
+		`unblock_with('no', 'n', 'k')`:                       `algorithm is 'no'`,
+		`reset_with('gcra', 'N', 'k')`:                       `name is 'N'`,
 	} {
 		_, err := pool.Exec(t.Context(), `SELECT * FROM pglimit.`+call)
 		var pg *pgconn.PgError
 		code := "22023"
 		switch {
-		case strings.Contains(want, "is not for leaky_bucket_queue"):
+		case strings.Contains(want, "is not for leaky_bucket_queue"), strings.Contains(want, "no such function"):
 			code = "0A000"
-		case strings.Contains(want, "there is no reservation"):
+		case strings.Contains(want, "there is no reservation"), strings.Contains(want, "no such attempt"):
 			code = "P0002"
 		}
 		if !errors.As(err, &pg) || pg.Code != code || !strings.HasPrefix(pg.Message, "pglimit: ") || !strings.Contains(pg.Message, want) || pg.Hint == "" {

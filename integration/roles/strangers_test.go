@@ -28,6 +28,14 @@ func TestStrangersInSearch(t *testing.T) {
 		t.Parallel()
 		testworld.SearchFunctions(t, search.Draw{Operations: search.Ordinary}, 3, testworld.Functions{Q: pool}, search.Variants(10, 10*time.Second)...)
 	})
+	t.Run("attempts", func(t *testing.T) {
+		t.Parallel()
+		d := search.Draw{Operations: search.Without(search.Attempts, "begin", "commit", "rollback", "sweep"), Shadows: true}
+		p := limiter.Policy{Name: "attempts", Algorithm: limiter.Attempts, Limit: 1, Period: 10 * time.Second, BlockFor: time.Second}
+		testworld.SearchFunctions(t, d, 10, testworld.Functions{Q: pool}, p)
+		d.Names = 1
+		testworld.SearchFunctions(t, d, 10, testworld.Functions{Q: pool, ByName: true}, p)
+	})
 	t.Run("by name", func(t *testing.T) {
 		t.Parallel()
 		d := search.Draw{Operations: search.Ordinary + " override override override override", Shadows: true, Names: 1}

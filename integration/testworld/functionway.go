@@ -84,6 +84,8 @@ func (f *Functions) text(op string, in limiter.Request, ttl float64) (string, []
 	case f.ByName:
 	case op == "allow":
 		function = string(p.Algorithm)
+	case op == "attempt":
+		function += "_with"
 	default:
 		function += "_with"
 		a.add("algorithm", string(p.Algorithm))
@@ -93,10 +95,11 @@ func (f *Functions) text(op string, in limiter.Request, ttl float64) (string, []
 	switch op {
 	case "block":
 		a.add("for_s", math.Round(cost*1e6)/1e6)
-	case "unblock", "reset":
-		now = nil // they read no clock
+	case "unblock":
+	case "reset":
+		now = nil // it reads no clock
 	default:
-		a.addIf(op != "usage", "cost", cost)
+		a.addIf(op != "usage" && op != "attempt", "cost", cost)
 		a.addIf(ttl != 0, "ttl_s", ttl)
 		a.addIf(in.Estimate, "estimate", true)
 		a.addIf(in.Floor != 0, "floor", in.Floor)
@@ -122,6 +125,8 @@ func (f *Functions) numbers(a *arguments, p limiter.Policy, now *time.Time) {
 	a.addIf(p.Aligned, "aligned", true)
 	a.addIf(p.BlockFor != 0, "block_for_s", p.BlockFor.Seconds())
 	a.addIf(p.Shadow, "shadow", true)
+	a.addIf(p.BlockGrowth != 0, "block_growth", p.BlockGrowth)
+	a.addIf(p.BlockMax != 0, "block_max_s", p.BlockMax.Seconds())
 }
 
 // Call makes the call of a verb's function, as the methods do. Some return nothing.
@@ -163,6 +168,9 @@ func (f *Functions) AllowUpTo(ctx context.Context, p limiter.Policy, key string,
 }
 
 func (f *Functions) Check(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	if p.Algorithm == limiter.Attempts { // no function has it
+		return f.Limiter.Check(ctx, p, key, n)
+	}
 	return f.Call(ctx, "check", p, key, n)
 }
 
@@ -190,18 +198,45 @@ func (f *Functions) Reset(ctx context.Context, p limiter.Policy, key string) err
 }
 
 func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
-	return f.reserve(ctx, "reserve", in, ttl)
+	return f.hold(ctx, "reserve", in, ttl, "")
 }
 
 func (f *Functions) ReserveUpTo(ctx context.Context, in limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
-	return f.reserve(ctx, "reserve_up_to", in, ttl)
+	return f.hold(ctx, "reserve_up_to", in, ttl, "")
 }
 
-func (f *Functions) reserve(ctx context.Context, op string, in limiter.Request, ttl time.Duration) (made limiter.Reservation, err error) {
+func (f *Functions) Attempt(ctx context.Context, p limiter.Policy, key string, o limiter.AttemptOptions) (limiter.Ticket, error) {
+	made, err := f.hold(ctx, "attempt", p.Request(key, 0), o.TTL, o.From)
+	return limiter.Ticket(made), err
+}
+
+func (f *Functions) Succeeded(ctx context.Context, id string) error {
+	return ticketOf(f.void(ctx, `pglimit.succeeded($1, $2)`, id, f.at()))
+}
+
+func (f *Functions) Failed(ctx context.Context, id string) (limiter.Result, error) {
+	r, err := row[functionRow](ctx, f.Q, `SELECT * FROM pglimit.failed($1, $2)`, id, f.at())
+	return r.result(), ticketOf(err)
+}
+
+// ticketOf returns the error of a report: its SQLSTATE is that of a missing reservation.
+func ticketOf(err error) error {
+	if errors.Is(err, limiter.ErrNoReservation) {
+		return fmt.Errorf("%w: %s", limiter.ErrNoTicket, err)
+	}
+	return err
+}
+
+// hold makes a reservation, or begins an attempt from a place.
+func (f *Functions) hold(ctx context.Context, op string, in limiter.Request, ttl time.Duration, from string) (made limiter.Reservation, err error) {
 	if f.Store != nil {
 		f.Store(in.Policy)
 	}
 	sql, args := f.text(op, in, ttl.Seconds())
+	if from != "" {
+		args = append(args, from)
+		sql = fmt.Sprintf("%s, source => $%d)", strings.TrimSuffix(sql, ")"), len(args))
+	}
 	r, err := row[struct {
 		functionRow
 		ID      *string
@@ -221,6 +256,9 @@ func (f *Functions) reserve(ctx context.Context, op string, in limiter.Request, 
 
 // Usage has no limit and burst in its Result.
 func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u limiter.Usage, err error) {
+	if p.Algorithm == limiter.Attempts {
+		return f.Limiter.Usage(ctx, p, key)
+	}
 	if f.Store != nil {
 		f.Store(p)
 	}
@@ -384,9 +422,9 @@ func common(r limiter.Result) limiter.Result {
 // columns that the answers do not show, such as when a row may be deleted.
 func rowsOf(pool *pgxpool.Pool, prefix string) (all string, err error) {
 	var tables []string
-	for _, a := range append(algorithm.Tables[:], "reservation") {
+	for _, a := range append(algorithm.Tables[:], "reservation", "attempt") {
 		tables = append(tables, fmt.Sprintf(`
-			SELECT '%[1]s ' || (to_jsonb(t) - 'id' || jsonb_build_object('policy', substr(t.policy, length($1) + 1)))::text AS line
+			SELECT '%[1]s ' || (to_jsonb(t) - 'id' - 'tickets' || jsonb_build_object('policy', substr(t.policy, length($1) + 1)))::text AS line
 			FROM pglimit_%[1]s AS t WHERE starts_with(t.policy, $1)`, a))
 	}
 	err = pool.QueryRow(context.Background(), `SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (`+strings.Join(tables, " UNION ALL ")+`) AS lines`, prefix).Scan(&all)

@@ -62,6 +62,10 @@ BEGIN
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
             reservation text, expires_at timestamptz
         );
+        CREATE TYPE pglimit.ticket AS (
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
+            ticket text, expires_at timestamptz
+        );
         CREATE TYPE pglimit.settlement AS (
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
             replayed bool, expired bool
@@ -91,13 +95,19 @@ BEGIN
             -- of buckets, of windows, of logs
             leaked_at_us bigint, ticket bigint, ends_at_us bigint, window_us bigint, current float8, previous float8, newest_at_us bigint, frees_at_us bigint
         );
+        -- An attempt: the call, the policy, and the row of its source.
+        CREATE TYPE pglimit._trial AS (
+            clocked bool, now_us bigint, policy text, key text, source text, id text, ttl_us bigint, for_us bigint, known_for_us bigint, limit_failures bigint,
+            at_once bigint, quiet_us bigint, block_for_us bigint, block_growth float8, block_max_us bigint, granted bool, failures bigint, waits_until_us bigint,
+            forget_at_us bigint, blocked_until_us bigint, updated_at_us bigint, ends text
+        );
         -- A policy of the table pglimit_policy, with the override of a key.
         CREATE TYPE pglimit._policy AS (
             name text, algorithm text, limit_units float8, period_s float8, burst float8, tick_s float8, aligned bool, block_for_s float8, shadow bool,
             calendar text, time_zone text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8,
             -- the end of its block, infinity if that has none; whether it has overrides for several keys
             blocked_until timestamptz, ruled bool,
-            lease float8
+            lease float8, block_growth float8, block_max_s float8
         );
     END IF;
 END $pglimit$;
@@ -452,9 +462,14 @@ DECLARE
     request pglimit._request;
     now_us bigint;
 BEGIN
-    IF algorithm = 'gcra' THEN
+    IF algorithm = 'attempts' THEN
+        NULL;
+    ELSIF algorithm = 'gcra' THEN
         algorithm := 'token_bucket'; -- whose rows it has
     ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        IF algorithm = 'attempts' THEN
+            RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of attempts has no such function', HINT = 'Use pglimit.attempt, then pglimit.succeeded or pglimit.failed.';
+        END IF;
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm),
             'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
     END IF;
@@ -512,6 +527,9 @@ BEGIN
     ELSIF algorithm = 'gcra' THEN
         algorithm := 'token_bucket'; -- whose rows it has
     ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+        IF algorithm = 'attempts' THEN
+            RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of attempts has no such function', HINT = 'Use pglimit.attempt, then pglimit.succeeded or pglimit.failed.';
+        END IF;
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm),
             'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
     END IF;
@@ -761,7 +779,7 @@ DECLARE
             p.name, CASE p.algorithm WHEN 'gcra' THEN 'token_bucket' ELSE p.algorithm END,
             CASE WHEN o.factor IS NULL THEN coalesce(o.limit_units, p.limit_units) ELSE LEAST(GREATEST(CASE WHEN abs(p.limit_units * o.factor - round(p.limit_units * o.factor)) <= p.limit_units * o.factor * 1e-12::float8 THEN round(p.limit_units * o.factor) ELSE p.limit_units * o.factor END, 1e-9::float8), 9007199254740992::float8) END,
             p.period_s,
-            CASE WHEN NOT p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN NULL
+            CASE WHEN NOT p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') AND p.algorithm <> 'attempts' THEN NULL
                 WHEN o.burst IS NOT NULL OR p.burst IS NULL THEN o.burst
                 WHEN o.factor IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.factor - round(p.burst * o.factor)) <= p.burst * o.factor * 1e-12::float8 THEN round(p.burst * o.factor) ELSE p.burst * o.factor END, 1e-9::float8), 9007199254740992::float8)
                 WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
@@ -769,7 +787,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -807,19 +825,19 @@ LANGUAGE sql IMMUTABLE AS $pglimit$
 $pglimit$;
 -- +goose StatementEnd
 
--- Reads an ID: algorithm:id:policy:key, with the key's UTF-8 in base64url. It refuses any
+-- Reads an ID, of an attempt if ticket is true: algorithm:id:policy:key, with the key's UTF-8 in base64url. It refuses any
 -- other text. One key has one spelling in base64url; others are refused too. Instead of
 -- an algorithm, uncounted stands in the ID of what an override or a shadow let pass: there
 -- is no row of it.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._reservation(reservation text) RETURNS pglimit._request
+CREATE OR REPLACE FUNCTION pglimit._reservation(reservation text, ticket bool DEFAULT false) RETURNS pglimit._request
 LANGUAGE plpgsql STABLE AS $pglimit$
 DECLARE
     parts text[] := string_to_array(reservation, ':'::text);
     request pglimit._request;
     bytes bytea;
 BEGIN
-    IF parts[1] IN ('leaky_bucket', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'uncounted')
+    IF (parts[1] = 'uncounted' OR CASE WHEN ticket THEN parts[1] = 'attempts' ELSE parts[1] IN ('leaky_bucket', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log') END)
         AND (parts[2] COLLATE "C" ~ '^[0-9A-Za-z]{16,32}$') AND (parts[3] COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$')
         AND (parts[4] COLLATE "C" ~ '^[0-9A-Za-z_-]+$') AND octet_length(parts[4]) <= 1366 AND octet_length(parts[4]) % 4 <> 1
         AND pg_catalog.cardinality(parts) = 4 THEN
@@ -832,7 +850,9 @@ BEGIN
             END;
         END IF;
     END IF;
-    IF request.key IS NULL THEN
+    IF request.key IS NULL AND ticket THEN
+        PERFORM pglimit._refuse('ticket', quote_nullable(left(reservation, 40)), 'is not the ID of an attempt', 'It is the column ticket of what pglimit.attempt returned.');
+    ELSIF request.key IS NULL THEN
         PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
     END IF;
     request.algorithm := parts[1];
@@ -2429,6 +2449,218 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- The outcome of a statement about attempts as a result. granted says whether an attempt began;
+-- NULL is a report. It goes on with the functions of the statements, as the library does.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._attempted(request pglimit._trial, granted bool) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    at bigint := request.updated_at_us;
+    from_us bigint := CASE WHEN request.clocked THEN request.now_us ELSE request.updated_at_us END;
+    level bigint := CASE WHEN at < request.forget_at_us THEN request.failures ELSE 0 END;
+    until bigint := GREATEST(request.waits_until_us, request.blocked_until_us);
+    waits bool := until > at;
+    tickets text[] := '{}'; -- without their IDs and sources
+    left_of text[];
+    counts bigint[] := ARRAY[request.failures, request.waits_until_us, request.forget_at_us];
+    free_at bigint := at;
+    empty_at bigint;
+    final bigint[];
+BEGIN
+    IF request.ends <> ''::text THEN
+        tickets := ARRAY(SELECT CASE n WHEN 3 THEN e.us ELSE ''::text END
+            FROM pg_catalog.unnest(string_to_array(request.ends, ','::text)) WITH ORDINALITY AS e (us, place), pg_catalog.generate_series(1, 3) AS n ORDER BY e.place, n);
+    END IF;
+    final := pglimit_attempt_counts(tickets, 9223372036854775807, false, request.failures, request.waits_until_us, request.forget_at_us,
+        request.limit_failures, request.block_for_us, request.block_growth, request.block_max_us, request.quiet_us);
+    empty_at := GREATEST(final[2], request.blocked_until_us, CASE WHEN final[1] > 0 THEN final[3] ELSE 0 END);
+    IF granted THEN
+        RETURN (true, 1, GREATEST(1, request.limit_failures - level), level, 0, pglimit._seconds(empty_at, from_us), 0, NULL, false)::pglimit.result;
+    ELSIF granted IS NULL THEN
+        RETURN (true, 0, CASE WHEN waits THEN 0 ELSE GREATEST(1, request.limit_failures - level) END, level,
+            CASE WHEN waits THEN pglimit._seconds(until, from_us) ELSE 0 END, pglimit._seconds(empty_at, from_us), 0, NULL, false)::pglimit.result;
+    END IF;
+    LOOP -- until an attempt may begin if nothing else happens
+        counts := pglimit_attempt_counts(tickets, free_at, false, counts[1], counts[2], counts[3],
+            request.limit_failures, request.block_for_us, request.block_growth, request.block_max_us, request.quiet_us);
+        tickets := pglimit_attempt_left(tickets, free_at, '-'::text);
+        IF GREATEST(counts[2], request.blocked_until_us) > free_at THEN
+            free_at := GREATEST(counts[2], request.blocked_until_us);
+        ELSIF pg_catalog.cardinality(tickets)::bigint >= 3::bigint * request.at_once THEN
+            free_at := tickets[3]::bigint;
+        ELSE
+            EXIT;
+        END IF;
+    END LOOP;
+    RETURN (false, 0, CASE WHEN waits THEN 0 ELSE GREATEST(1, request.limit_failures - level) END, level, pglimit._seconds(free_at, from_us), pglimit._seconds(empty_at, from_us),
+        0, CASE WHEN waits THEN 'blocked' ELSE 'limit' END, false)::pglimit.result;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Begins an attempt, or denies it: what attempt and attempt_with do once the numbers are known.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._attempt(name text, key text, limit_units float8, period_s float8, burst float8, block_for_s float8, block_growth float8,
+    block_max_s float8, shadow bool, source text, ttl_s float8, now timestamptz, unlimited bool, blocked_until timestamptz, counts bool) RETURNS pglimit.ticket
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    now_us bigint;
+    request pglimit._trial;
+    answer pglimit.result;
+    denial pglimit._request;
+    granted bool := true;
+    until_us bigint;
+    ticket text;
+BEGIN
+    IF (name COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(name, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$',
+            'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units >= 1::float8 AND limit_units <= 9007199254740992::float8 AND limit_units = trunc(limit_units)) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be whole, from 1 to 2^53', 'From that failure on each makes the key wait.');
+    ELSIF (burst >= 1::float8 AND burst <= 100::float8 AND burst = trunc(burst)) IS FALSE THEN
+        PERFORM pglimit._refuse('burst', burst::text, 'must be whole, from 1 to 100, or NULL for 1', 'It is the number of attempts that may be under way at once.');
+    ELSIF pglimit._whole(period_s) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'After that time without a failure all are forgotten.');
+    ELSIF pglimit._whole(block_for_s) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the first wait.');
+    ELSIF (block_growth = 0::float8 OR block_growth >= 1::float8 AND block_growth <= 1000::float8) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_growth', block_growth::text, 'must be from 1 to 1000, or 0 for 2', 'Each further wait is so many times longer.');
+    ELSIF (block_max_s = 0::float8 AND period_s >= block_for_s OR block_max_s >= block_for_s AND pglimit._whole(block_max_s)) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('block_max_s', block_max_s::text, 'must be seconds, at least block_for_s, in whole microseconds, or 0 for period_s', 'It is the longest wait.');
+    ELSIF (pglimit._whole(ttl_s) AND ttl_s >= 1::float8) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds', 'An attempt that is not reported by then counts as failed.');
+    ELSIF octet_length(source) > 1024 THEN
+        PERFORM pglimit._refuse('source', quote_literal(left(source, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+    END IF;
+    IF (octet_length(key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        now_us := pglimit._clock(now);
+    END IF;
+    request.clocked := now_us IS NOT NULL;
+    request.now_us := coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
+    request.policy := name;
+    request.key := key;
+    request.source := coalesce(source, ''::text);
+    request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+    request.ttl_us := round(ttl_s * 1e6::float8);
+    IF unlimited OR blocked_until IS NOT NULL THEN -- by an override
+        until_us := CASE WHEN blocked_until IS NULL THEN request.now_us WHEN blocked_until < '10000-01-01+00' THEN pglimit._us(blocked_until) ELSE 9223372036854775807 END;
+        granted := blocked_until IS NULL;
+        answer := (granted, CASE WHEN granted THEN 1 ELSE 0 END, CASE WHEN granted THEN limit_units ELSE 0 END, 0, pglimit._seconds(until_us, request.now_us),
+            pglimit._seconds(until_us, request.now_us), 0, CASE WHEN NOT granted THEN 'blocked' END, false)::pglimit.result;
+        request.id := 'uncounted:'::text || request.id;
+        request.updated_at_us := request.now_us;
+    ELSE
+        request.limit_failures := limit_units;
+        request.at_once := coalesce(burst, 1);
+        request.quiet_us := round(period_s * 1e6::float8);
+        request.block_for_us := round(block_for_s * 1e6::float8);
+        request.block_growth := CASE WHEN block_growth = 0::float8 THEN 2 ELSE block_growth END;
+        request.block_max_us := CASE WHEN block_max_s = 0::float8 THEN request.quiet_us ELSE round(block_max_s * 1e6::float8) END;
+        INSERT INTO pglimit_attempt
+               (policy, key, source, blocked_until_us, tickets, limit_failures, at_once, quiet_us, block_for_us, block_growth, block_max_us, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, CASE WHEN request.source::text <> ''
+                    AND EXISTS (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = request.policy::text AND k.key = request.key::text AND k.source = request.source::text
+                        AND k.known_until_us > request.now_us)
+                    THEN request.source::text ELSE '' END,
+               CASE WHEN request.source::text <> '' THEN coalesce((SELECT -s.blocked_until_us FROM pglimit_attempt AS s
+                       WHERE s.policy = request.policy::text AND s.key = request.key::text AND s.source = ''), 0) ELSE 0 END,
+               ARRAY[request.id::text, request.source::text, (request.now_us
+                           + request.ttl_us::bigint)::text],
+               request.limit_failures::bigint, request.at_once::bigint, request.quiet_us::bigint, request.block_for_us::bigint, request.block_growth::float8,
+                   request.block_max_us::bigint,
+               request.now_us,
+               request.now_us + request.ttl_us::bigint + request.block_max_us::bigint
+                   + request.quiet_us::bigint)
+        ON CONFLICT (policy, key, source) DO UPDATE SET
+            failures = CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) = 0 THEN pglimit_attempt.failures
+                    ELSE (pglimit_attempt_counts(pglimit_attempt.tickets, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), false, pglimit_attempt.failures,
+                            pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us,
+                            EXCLUDED.quiet_us))[1] END,
+            waits_until_us = CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) = 0 THEN pglimit_attempt.waits_until_us
+                    ELSE (pglimit_attempt_counts(pglimit_attempt.tickets, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), false, pglimit_attempt.failures,
+                            pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us,
+                            EXCLUDED.quiet_us))[2] END,
+            forget_at_us = CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) = 0 THEN pglimit_attempt.forget_at_us
+                    ELSE (pglimit_attempt_counts(pglimit_attempt.tickets, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), false, pglimit_attempt.failures,
+                            pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth, EXCLUDED.block_max_us,
+                            EXCLUDED.quiet_us))[3] END,
+            blocked_until_us = CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE -EXCLUDED.blocked_until_us END,
+            tickets = CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) = 0 AND EXCLUDED.updated_at_us >= pglimit_attempt.updated_at_us
+                    THEN CASE WHEN CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE -EXCLUDED.blocked_until_us END <= EXCLUDED.updated_at_us
+                            AND pglimit_attempt.waits_until_us <= EXCLUDED.updated_at_us THEN EXCLUDED.tickets ELSE '{}' END
+                    ELSE pglimit_attempt_begin(pglimit_attempt.tickets, EXCLUDED.tickets, EXCLUDED.updated_at_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us),
+                            GREATEST(CASE WHEN pglimit_attempt.source = '' THEN pglimit_attempt.blocked_until_us ELSE -EXCLUDED.blocked_until_us END,
+                                (pglimit_attempt_counts(pglimit_attempt.tickets, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us), false, pglimit_attempt.failures,
+                                        pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us, EXCLUDED.limit_failures, EXCLUDED.block_for_us, EXCLUDED.block_growth,
+                                        EXCLUDED.block_max_us, EXCLUDED.quiet_us))[2]), EXCLUDED.at_once) END,
+            limit_failures = EXCLUDED.limit_failures, at_once = EXCLUDED.at_once, quiet_us = EXCLUDED.quiet_us,
+            block_for_us = EXCLUDED.block_for_us, block_growth = EXCLUDED.block_growth, block_max_us = EXCLUDED.block_max_us,
+            updated_at_us = GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING (request.id::text = ANY (pglimit_attempt.tickets))::bool AS granted, pglimit_attempt.failures, pglimit_attempt.waits_until_us, pglimit_attempt.forget_at_us,
+            pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us,
+            (CASE WHEN pg_catalog.cardinality(pglimit_attempt.tickets) <= 3 THEN coalesce(pglimit_attempt.tickets[3], '')
+                        ELSE pglimit_attempt_ends(pglimit_attempt.tickets) END)::text AS ends,
+                request.now_us::bigint AS now_us
+        INTO request.granted, request.failures, request.waits_until_us, request.forget_at_us, request.blocked_until_us, request.updated_at_us, request.ends,
+             request.now_us;
+        answer := pglimit._attempted(request, request.granted);
+        granted := request.granted;
+        until_us := CASE WHEN answer.retry_after_s IS NOT NULL THEN request.updated_at_us + round(answer.retry_after_s * 1e6::float8)::bigint ELSE 0 END;
+    END IF;
+    IF NOT granted THEN
+        IF counts THEN
+            denial.policy := name;
+            denial.key := key;
+            denial.algorithm := 'attempts';
+            denial.units := 1;
+            denial.shadow := shadow;
+            denial.clocked := request.clocked;
+            denial.now_us := request.now_us;
+            PERFORM pglimit._count_denial(denial, answer.reason, CASE WHEN until_us = 9223372036854775807 THEN 0 ELSE until_us END);
+        END IF;
+        IF shadow IS NOT TRUE THEN
+            RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
+                    NULL, NULL)::pglimit.ticket;
+        END IF;
+        answer.allowed := true;
+        answer.granted := 1;
+        answer.shadowed := true;
+        request.id := 'uncounted:'::text || request.id;
+        request.updated_at_us := request.now_us;
+    END IF;
+    ticket := CASE WHEN starts_with(request.id, 'uncounted:'::text) THEN pglimit._reservation_id('uncounted', pg_catalog.right(request.id, 32), name, key)
+        ELSE pglimit._reservation_id('attempts', request.id, name, key) END;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
+            ticket, pglimit._moment(request.updated_at_us + request.ttl_us))::pglimit.ticket;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Reads the ID of an attempt; the policy of uncounted ones is NULL.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._ticket(ticket text, now timestamptz) RETURNS pglimit._trial
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    read pglimit._request := pglimit._reservation(ticket, true);
+    request pglimit._trial;
+BEGIN
+    request.clocked := now IS NOT NULL;
+    request.now_us := CASE WHEN now IS NULL THEN (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint ELSE pglimit._clock(now) END;
+    IF read.algorithm = 'attempts' THEN
+        request.policy := read.policy;
+        request.key := read.key;
+        request.id := read.id;
+    END IF;
+    RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.leaky_bucket(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
@@ -3128,6 +3360,118 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.cancel IS 'Ends a reservation of which nothing was spent.';
 
 -- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.attempt(name text, key text, source text DEFAULT '', ttl_s float8 DEFAULT 30, now timestamptz DEFAULT NULL) RETURNS pglimit.ticket
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+BEGIN
+    IF policy.algorithm <> 'attempts' THEN
+        RAISE feature_not_supported USING HINT = 'Use pglimit.allow or pglimit.reserve.',
+            MESSAGE = 'pglimit: attempt is not for ' || policy.algorithm || ': it needs a policy of attempts';
+    END IF;
+    RETURN pglimit._attempt(name, key, policy.limit_units, policy.period_s, policy.burst, policy.block_for_s, policy.block_growth, policy.block_max_s, policy.shadow,
+        source, ttl_s, now, policy.unlimited, policy.blocked_until, policy.count_denials);
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.attempt IS 'Begins an attempt that may fail, such as a login, or denies it while the key waits. Report it with succeeded or failed.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.attempt_with(name text, key text, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL,
+    block_for_s float8 DEFAULT NULL, block_growth float8 DEFAULT 0, block_max_s float8 DEFAULT 0, source text DEFAULT '',
+    ttl_s float8 DEFAULT 30, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.ticket
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+BEGIN
+    RETURN pglimit._attempt(name, key, limit_units, period_s, burst, block_for_s, block_growth, block_max_s, shadow, source, ttl_s, now, false, NULL, false);
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.attempt_with IS 'Begins an attempt that may fail, such as a login, or denies it while the key waits. Report it with succeeded or failed.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.succeeded(ticket text, now timestamptz DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    request pglimit._trial := pglimit._ticket(ticket, now);
+BEGIN
+    IF request.policy IS NULL THEN
+        RETURN;
+    END IF;
+    request.known_for_us := 7776000000000;
+    WITH ended AS (
+    UPDATE pglimit_attempt AS t SET
+        failures = 0, waits_until_us = 0, forget_at_us = 0,
+        known_until_us = CASE WHEN t.source = '' THEN 0 ELSE GREATEST(t.updated_at_us,
+                    request.now_us) + request.known_for_us::bigint END,
+        succeeded_from = t.tickets[pg_catalog.array_position(t.tickets, request.id::text) + 1],
+        tickets = CASE WHEN pg_catalog.cardinality(t.tickets) = 3 THEN '{}'
+                ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
+                        request.now_us), request.id::text) END,
+        updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+    WHERE t.policy = request.policy AND t.key = request.key AND t.tickets[pg_catalog.array_position(t.tickets, request.id::text) + 2]::bigint
+        > GREATEST(t.updated_at_us, request.now_us)
+    RETURNING t.policy, t.key, t.source, t.succeeded_from, t.updated_at_us, t.limit_failures, t.at_once, t.quiet_us, t.block_for_us, t.block_growth, t.block_max_us
+    ), remembered AS (
+    INSERT INTO pglimit_attempt AS t
+           (policy, key, source, known_until_us, limit_failures, at_once, quiet_us, block_for_us, block_growth, block_max_us, updated_at_us, expires_at_us)
+    SELECT e.policy, e.key, e.succeeded_from, e.updated_at_us + request.known_for_us::bigint,
+           e.limit_failures, e.at_once, e.quiet_us, e.block_for_us, e.block_growth, e.block_max_us, e.updated_at_us, e.updated_at_us + request.known_for_us::bigint
+    FROM ended AS e
+    WHERE e.source = '' AND e.succeeded_from <> ''
+    ON CONFLICT (policy, key, source) DO UPDATE SET known_until_us = GREATEST(t.known_until_us, EXCLUDED.known_until_us)
+    )
+    SELECT e.updated_at_us, request.now_us::bigint AS now_us FROM ended AS e
+    INTO request.updated_at_us, request.now_us;
+    IF NOT FOUND THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: no such attempt is under way: ' || quote_literal(left(ticket, 80)),
+            HINT = 'It was reported before, has ended and counted as failed, or its transaction was rolled back. Do not log in.';
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.succeeded IS 'Reports that an attempt succeeded: clears its failures, and remembers its source.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.failed(ticket text, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    request pglimit._trial := pglimit._ticket(ticket, now);
+BEGIN
+    IF request.policy IS NULL THEN
+        RETURN (true, 0, 0, 0, 0, 0, 0, NULL, false)::pglimit.result;
+    END IF;
+    UPDATE pglimit_attempt AS t SET
+        failures = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us,
+                        request.now_us), true, t.failures, t.waits_until_us,
+                    t.forget_at_us, t.limit_failures, t.block_for_us, t.block_growth, t.block_max_us, t.quiet_us))[1],
+        waits_until_us = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us,
+                        request.now_us), true, t.failures, t.waits_until_us,
+                    t.forget_at_us, t.limit_failures, t.block_for_us, t.block_growth, t.block_max_us, t.quiet_us))[2],
+        forget_at_us = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us,
+                        request.now_us), true, t.failures, t.waits_until_us,
+                    t.forget_at_us, t.limit_failures, t.block_for_us, t.block_growth, t.block_max_us, t.quiet_us))[3],
+        tickets = CASE WHEN pg_catalog.cardinality(t.tickets) = 3 THEN '{}'
+                ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
+                        request.now_us), request.id::text) END,
+        updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+    WHERE t.policy = request.policy AND t.key = request.key AND t.tickets[pg_catalog.array_position(t.tickets, request.id::text) + 2]::bigint
+        > GREATEST(t.updated_at_us, request.now_us)
+    RETURNING t.failures, t.waits_until_us, t.forget_at_us, (CASE WHEN t.source = '' THEN t.blocked_until_us
+                ELSE coalesce((SELECT s.blocked_until_us FROM pglimit_attempt AS s WHERE s.policy = t.policy AND s.key = t.key AND s.source = ''), 0) END)::bigint AS blocked_until_us,
+        t.updated_at_us, (CASE WHEN pg_catalog.cardinality(t.tickets) <= 3 THEN coalesce(t.tickets[3], '') ELSE pglimit_attempt_ends(t.tickets) END)::text AS ends,
+        t.limit_failures, t.at_once, t.quiet_us, t.block_for_us, t.block_growth, t.block_max_us,
+            request.now_us::bigint AS now_us
+    INTO request.failures, request.waits_until_us, request.forget_at_us, request.blocked_until_us, request.updated_at_us, request.ends,
+         request.limit_failures, request.at_once, request.quiet_us, request.block_for_us, request.block_growth, request.block_max_us, request.now_us;
+    IF NOT FOUND THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: no such attempt is under way: ' || quote_literal(left(ticket, 80)),
+            HINT = 'It was reported before, has ended and counted as failed, or its transaction was rolled back. Do not log in.';
+    END IF;
+    RETURN pglimit._attempted(request, NULL);
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.failed IS 'Reports that an attempt failed: level is the failures that count now, and retry_after_s how long the key waits.';
+
+-- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.block(name text, key text, for_s float8, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
@@ -3214,6 +3558,14 @@ BEGIN
             decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
                     THEN LEAST(pglimit_sliding_window_log.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'attempts' THEN
+        INSERT INTO pglimit_attempt
+               (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint,
+                        request.now_us,
+                        request.now_us + request.for_us::bigint)
+        ON CONFLICT (policy, key, source) DO UPDATE SET
+            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3305,18 +3657,26 @@ BEGIN
             decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
                     THEN LEAST(pglimit_sliding_window_log.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'attempts' THEN
+        INSERT INTO pglimit_attempt
+               (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint,
+                        request.now_us,
+                        request.now_us + request.for_us::bigint)
+        ON CONFLICT (policy, key, source) DO UPDATE SET
+            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.block_with IS 'Denies the key for for_s seconds whatever it has used.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.unblock(name text, key text) RETURNS void
+CREATE OR REPLACE FUNCTION pglimit.unblock(name text, key text, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    policy pglimit._policy := pglimit._policy_of(name, key);
-    request pglimit._request := pglimit._target(policy.algorithm, name, key, NULL);
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+    request pglimit._request := pglimit._target(policy.algorithm, name, key, now);
 BEGIN
     request.until_us := 0; -- any block
     IF request.algorithm = 'leaky_bucket' THEN
@@ -3349,17 +3709,31 @@ BEGIN
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'attempts' THEN
+        request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
+        INSERT INTO pglimit_attempt
+               (policy, key, source, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, '', 0, request.now_us)
+        ON CONFLICT (policy, key, source) DO UPDATE SET updated_at_us = pglimit_attempt.updated_at_us;
+        UPDATE pglimit_attempt AS t SET
+            failures = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us, c.us), false, t.failures, t.waits_until_us, t.forget_at_us, t.limit_failures, t.block_for_us,
+                        t.block_growth, t.block_max_us, t.quiet_us))[1], waits_until_us = 0, blocked_until_us = 0,
+                forget_at_us = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us, c.us), false, t.failures, t.waits_until_us, t.forget_at_us, t.limit_failures, t.block_for_us,
+                        t.block_growth, t.block_max_us, t.quiet_us))[3],
+            tickets = pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us, c.us), '')
+        FROM (SELECT request.now_us AS us) AS c
+        WHERE t.policy = request.policy AND t.key = request.key;
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.unblock IS 'Lifts the key''s block and leaves what it has used.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.unblock_with(algorithm text, name text, key text) RETURNS void
+CREATE OR REPLACE FUNCTION pglimit.unblock_with(algorithm text, name text, key text, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    request pglimit._request := pglimit._target(algorithm, name, key, NULL);
+    request pglimit._request := pglimit._target(algorithm, name, key, now);
 BEGIN
     request.until_us := 0; -- any block
     IF request.algorithm = 'leaky_bucket' THEN
@@ -3392,6 +3766,20 @@ BEGIN
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'attempts' THEN
+        request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
+        INSERT INTO pglimit_attempt
+               (policy, key, source, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, '', 0, request.now_us)
+        ON CONFLICT (policy, key, source) DO UPDATE SET updated_at_us = pglimit_attempt.updated_at_us;
+        UPDATE pglimit_attempt AS t SET
+            failures = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us, c.us), false, t.failures, t.waits_until_us, t.forget_at_us, t.limit_failures, t.block_for_us,
+                        t.block_growth, t.block_max_us, t.quiet_us))[1], waits_until_us = 0, blocked_until_us = 0,
+                forget_at_us = (pglimit_attempt_counts(t.tickets, GREATEST(t.updated_at_us, c.us), false, t.failures, t.waits_until_us, t.forget_at_us, t.limit_failures, t.block_for_us,
+                        t.block_growth, t.block_max_us, t.quiet_us))[3],
+            tickets = pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us, c.us), '')
+        FROM (SELECT request.now_us AS us) AS c
+        WHERE t.policy = request.policy AND t.key = request.key;
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3459,6 +3847,15 @@ BEGIN
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'attempts' THEN
+        request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
+        INSERT INTO pglimit_attempt
+               (policy, key, source, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, '', 0, request.now_us)
+        ON CONFLICT (policy, key, source) DO UPDATE SET updated_at_us = pglimit_attempt.updated_at_us;
+        DELETE FROM pglimit_attempt AS t
+        WHERE t.policy = request.policy AND t.key = request.key;
+        RETURN;
     END IF;
     IF FOUND THEN
         WITH made AS MATERIALIZED (
@@ -3534,6 +3931,15 @@ BEGIN
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'attempts' THEN
+        request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
+        INSERT INTO pglimit_attempt
+               (policy, key, source, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, '', 0, request.now_us)
+        ON CONFLICT (policy, key, source) DO UPDATE SET updated_at_us = pglimit_attempt.updated_at_us;
+        DELETE FROM pglimit_attempt AS t
+        WHERE t.policy = request.policy AND t.key = request.key;
+        RETURN;
     END IF;
     IF FOUND THEN
         WITH made AS MATERIALIZED (
@@ -3558,7 +3964,7 @@ DECLARE
             p.name, CASE p.algorithm WHEN 'gcra' THEN 'token_bucket' ELSE p.algorithm END,
             CASE WHEN o.factor IS NULL THEN coalesce(o.limit_units, p.limit_units) ELSE LEAST(GREATEST(CASE WHEN abs(p.limit_units * o.factor - round(p.limit_units * o.factor)) <= p.limit_units * o.factor * 1e-12::float8 THEN round(p.limit_units * o.factor) ELSE p.limit_units * o.factor END, 1e-9::float8), 9007199254740992::float8) END,
             p.period_s,
-            CASE WHEN NOT p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN NULL
+            CASE WHEN NOT p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') AND p.algorithm <> 'attempts' THEN NULL
                 WHEN o.burst IS NOT NULL OR p.burst IS NULL THEN o.burst
                 WHEN o.factor IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.factor - round(p.burst * o.factor)) <= p.burst * o.factor * 1e-12::float8 THEN round(p.burst * o.factor) ELSE p.burst * o.factor END, 1e-9::float8), 9007199254740992::float8)
                 WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
@@ -3566,7 +3972,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
@@ -3841,8 +4247,8 @@ BEGIN
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                      'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
                      'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
-                     'reserve_up_to_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
-                     'reset_with')
+                     'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'block',
+                     'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'reserve_up_to', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
@@ -3899,15 +4305,15 @@ BEGIN
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                  'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
                  'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
-                 'reserve_up_to_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
-                 'reset_with',
+                 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'block',
+                 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
-                 '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
+                 '_attempt', '_attempted', '_ticket', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.results, pglimit.result, pglimit.reservation, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._policy;
+        DROP TYPE pglimit.results, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._policy;
     END IF;
     PERFORM set_config('lock_timeout'::text, '10s'::text, true);
     BEGIN

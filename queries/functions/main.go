@@ -11,6 +11,7 @@
 //	policy.tmpl      reads the policy of a name, with the override of a key
 //	calendar.tmpl    finds where a period of a calendar ends
 //	public.tmpl      puts the parts together: the functions that programs call
+//	attempt.tmpl     has attempts, from their arguments to their results
 //	asking.tmpl      has what schema pglimit_ask adds
 //
 // What is known of a call goes from part to part as a value of the type _request, whose
@@ -107,6 +108,15 @@ var (
 	kept = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials", "blocked_until", "lease"}
 )
 
+// KnownForUs is for how long a source is known after a success.
+func (function) KnownForUs() int64 { return store.KnownFor }
+
+// Attempt is the text of a query on attempts, as plpgsql runs it.
+func (f function) Attempt(query string) (string, error) { return f.read.plpgsql(query) }
+
+// Attempt is the text of a query on attempts, as plpgsql runs it.
+func (f file) Attempt(query string) (string, error) { return f.read.plpgsql(query) }
+
 // ofPolicy is the Algorithm of functions that read a policy by its name.
 const ofPolicy = "policy.algorithm"
 
@@ -172,8 +182,16 @@ func functions(read *statements) (all []function) {
 		function{Name: "cancel", Template: "cancel", Returns: "void",
 			About:      "Ends a reservation of which nothing was spent.",
 			Parameters: []parameter{{"reservation", "text", ""}, {"now", "timestamptz", "NULL"}}})
+	from, waits := []parameter{{"source", "text", "''"}, {"ttl_s", "float8", "30"}}, []parameter{{"block_for_s", "float8", "NULL"}, {"block_growth", "float8", "0"}, {"block_max_s", "float8", "0"}}
+	ticket := slices.Concat([]parameter{{"ticket", "text", ""}}, now)
+	about := "Begins an attempt that may fail, such as a login, or denies it while the key waits. Report it with succeeded or failed."
+	all = append(all,
+		function{Name: "attempt", Template: "attempt", Algorithm: ofPolicy, Returns: "pglimit.ticket", About: about, Parameters: slices.Concat(target, from, now)},
+		function{Name: "attempt" + with, Template: "attempt", Returns: "pglimit.ticket", About: about, Parameters: slices.Concat(target, limit[1:], burst, waits, from, ends[1:])},
+		function{Name: "succeeded", Template: "succeeded", Returns: "void", About: "Reports that an attempt succeeded: clears its failures, and remembers its source.", Parameters: ticket},
+		function{Name: "failed", Template: "failed", Returns: "pglimit.result", About: "Reports that an attempt failed: level is the failures that count now, and retry_after_s how long the key waits.", Parameters: ticket})
 	verb("block", "command", "void", "Denies the key for for_s seconds whatever it has used.", slices.Concat(forS, now), slices.Concat(forS, now))
-	verb("unblock", "command", "void", "Lifts the key's block and leaves what it has used.", nil, nil)
+	verb("unblock", "command", "void", "Lifts the key's block and leaves what it has used.", now, now)
 	verb("reset", "command", "void", "Forgets the key: what it has used and its block.", nil, nil)
 	for i := range all {
 		all[i].read = read
@@ -410,7 +428,7 @@ func run(from, to string) error {
 		algorithms[i].read = read
 	}
 	templates, err := template.New("").Funcs(template.FuncMap{
-		"quote": quote, "in": in, "row": row, "fields": fieldNames, "indent": indent, "broken": broken,
+		"quote": quote, "in": in, "row": row, "fields": fieldNames, "trial": func() string { return broken(strings.Join(trial, ", "), 150, "            ") }, "indent": indent, "broken": broken,
 		"longest":  func(unit string) int64 { return calendars.Unit(unit).Longest() },
 		"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"names":    func() string { return list(algorithms, algorithm.names) },

@@ -38,6 +38,11 @@ var fields = []group{
 		Last: true},
 }
 
+// trial are the fields of the type _trial, of attempts.
+var trial = []string{"clocked bool", "now_us bigint", "policy text", "key text", "source text", "id text", "ttl_us bigint", "for_us bigint", "known_for_us bigint",
+	"limit_failures bigint", "at_once bigint", "quiet_us bigint", "block_for_us bigint", "block_growth float8", "block_max_us bigint",
+	"granted bool", "failures bigint", "waits_until_us bigint", "forget_at_us bigint", "blocked_until_us bigint", "updated_at_us bigint", "ends text"}
+
 // row is a value of type _request as SQL, from names of fields and their values; the other
 // fields are NULL. There is a line for each group of fields, indented by margin, that
 // ends with their names.
@@ -92,6 +97,10 @@ func known(text string) error {
 			name, _, _ := strings.Cut(f, " ")
 			names = append(names, name)
 		}
+	}
+	for _, f := range trial {
+		name, _, _ := strings.Cut(f, " ")
+		names = append(names, name)
 	}
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "--") {

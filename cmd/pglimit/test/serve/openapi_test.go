@@ -147,13 +147,13 @@ func TestOpenAPI(t *testing.T) {
 		t.Error("usage:", text)
 	}
 
-	for _, route := range []string{"/v1/succeeded", "/v1/failed", ""} {
+	for _, route := range []string{"/v1/succeeded", "/v1/failed", "/v1/failed", ""} {
 		var ticket struct{ ID *string }
 		must.Succeed(t, json.Unmarshal([]byte(send(200, "POST", "/v1/attempt", `{"policy":"code","key":"f","from":"home","ttl":"1h"}`)), &ticket))
 		if (ticket.ID == nil) != (route == "") {
 			t.Fatalf("before %q: %v", route, ticket.ID)
 		} else if route == "" {
-			break // the failure made it wait
+			break // two failures made it wait
 		}
 		id := fmt.Sprintf(`{"id":%q}`, *ticket.ID)
 		send(map[string]int{"/v1/succeeded": 204, "/v1/failed": 200}[route], "POST", route, id)
