@@ -10,18 +10,15 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// A login must pass three limits, all or none. Failed logins stay counted.
+// A login must pass two limits. Failed logins stay counted.
 var (
-	// logins is strict. It counts an account from one address, so an attacker elsewhere
-	// does not use up the owner's attempts.
-	logins = limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowCounter, Limit: 2, Period: time.Hour}
+	// logins counts the failures of an account. The third makes strangers wait for a minute,
+	// and each further one twice as long, up to an hour. An address from which the owner has
+	// logged in before has a count apart from theirs, so they cannot lock the owner out.
+	logins = limiter.Policy{Name: "login", Algorithm: limiter.Attempts, Limit: 3, Period: 24 * time.Hour, BlockFor: time.Minute, BlockMax: time.Hour}
 	// loginAddresses bounds the accounts that one address can try a password on, and the
 	// rows that made-up names can write.
 	loginAddresses = limiter.PerHour("login-address", 50)
-	// loginAccounts bounds the guesses at one account from many addresses. It is much
-	// larger than logins and has no BlockFor, because whoever uses it up denies the owner
-	// too, until a unit is back: after 36 seconds.
-	loginAccounts = limiter.PerHour("login-account", 100)
 )
 
 // failed gives a login back unless the handler answers 401.
@@ -46,19 +43,16 @@ func account(r *http.Request) string {
 	return name
 }
 
-// loginLimits returns the limits of a login. They count before the password is looked at.
-func loginLimits(r *http.Request) ([]limiter.Request, error) {
-	name := account(r)
-	if name == "" {
-		return nil, httplimit.ErrNoKey
+// guarded is middleware for logins. Both limits count before the password is looked at.
+func guarded(l *limiter.Limiter) []func(http.Handler) http.Handler {
+	return []func(http.Handler) http.Handler{
+		httplimit.New(l, httplimit.Each(client.Key, loginAddresses), failed),
+		httplimit.NewAttempts(l, func(r *http.Request) (a httplimit.Attempt, err error) {
+			if a.Policy, a.Key = logins, account(r); a.Key == "" {
+				return a, httplimit.ErrNoKey
+			}
+			a.From, err = client.Key(r)
+			return a, err
+		}),
 	}
-	address, err := client.Key(r)
-	if err != nil {
-		return nil, err
-	}
-	return []limiter.Request{
-		logins.Request(limiter.JoinKey(name, address), 1),
-		loginAddresses.Request(address, 1),
-		loginAccounts.Request(name, 1),
-	}, nil
 }

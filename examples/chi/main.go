@@ -1,5 +1,5 @@
 // Command chi serves an API whose limits are nested middleware: per client address for all
-// requests, per plan for users, and per failed login.
+// requests, per plan for users, and for failed logins.
 package main
 
 import (
@@ -43,7 +43,7 @@ var users = map[string]user{"alice": {"alice", "free", "wonderland"}, "bob": {"b
 func newHandler(l *limiter.Limiter) http.Handler {
 	r := chi.NewRouter()
 	r.Use(httplimit.New(l, httplimit.Each(client.Key, perAddress)))
-	r.With(httplimit.New(l, loginLimits, failed)).Post("/login", login)
+	r.With(guarded(l)...).Post("/login", login)
 
 	r.Group(func(r chi.Router) {
 		r.Use(authenticate)
