@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -73,4 +76,29 @@ func ExampleLimiter_Succeeded() {
 	// true false limit
 	// <nil>
 	// true
+}
+
+// The login's record and its report in one transaction: both happen or neither. Begin the
+// attempt and report a failure outside of it, because a rollback would take the failure back.
+func ExampleTx_Succeeded() {
+	login := func(pool *pgxpool.Pool, l *limiter.Limiter, user, network string, right bool) error {
+		ticket, err := l.Attempt(ctx, logins, user, limiter.AttemptOptions{From: network})
+		switch {
+		case err != nil:
+			return err
+		case !ticket.Result.Allowed:
+			return ticket.Result.Err()
+		case !right:
+			_, err := l.Failed(ctx, ticket.ID)
+			return err
+		}
+		return limiter.RunTx(ctx, l, pool, nil, func(tx pgx.Tx, limits *limiter.Tx) error {
+			if err := limits.Succeeded(ctx, ticket.ID); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, "INSERT INTO logins (account, network) VALUES ($1, $2)", user, network)
+			return err
+		})
+	}
+	_ = login
 }
