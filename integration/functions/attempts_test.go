@@ -80,3 +80,37 @@ func TestFunctionsAttemptInTx(t *testing.T) {
 		t.Error("the owner is denied at a place that is known")
 	}
 }
+
+// TestFunctionsAttemptOverrides: a shadow policy lets pass what it would have denied, an override
+// exempts or blocks a key, denials are counted, and block, unblock and reset serve attempts.
+func TestFunctionsAttemptOverrides(t *testing.T) {
+	t.Parallel()
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, block_for_s, count_denials) VALUES ('login', 'attempts', 1, 3600, 60, true)`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited, blocked, shadow) VALUES
+		('login', 'free', true, false, NULL), ('login', 'banned', false, true, NULL), ('login', 'shadow', false, false, true)`)
+	is := func(want, call string) {
+		t.Helper()
+		if got := testworld.Value[string](t, pool, `SELECT concat_ws(' ', a.allowed, a.reason, a.shadowed, left(a.ticket, 9)) FROM `+call+` AS a`); got != want {
+			t.Errorf("%s: %s, want %s", call, got, want)
+		}
+	}
+	for _, key := range []string{"alice", "free", "shadow"} {
+		testworld.Exec(t, pool, `SELECT pglimit.failed(a.ticket) FROM pglimit.attempt('login', $1) AS a`, key)
+	}
+	is("f blocked f", `pglimit.attempt('login', 'alice')`)
+	is("f blocked f", `pglimit.attempt('login', 'banned')`)
+	is("t f uncounted", `pglimit.attempt('login', 'free')`)
+	is("t blocked t uncounted", `pglimit.attempt('login', 'shadow')`)
+	testworld.Exec(t, pool, `SELECT pglimit.succeeded(a.ticket) FROM pglimit.attempt('login', 'shadow') AS a`)
+	is("t blocked t uncounted", `pglimit.attempt('login', 'shadow')`) // a report of it changes nothing
+	if n := testworld.Value[int](t, pool, `SELECT sum(denials)::int FROM pglimit_denial WHERE policy = 'login'`); n != 5 {
+		t.Errorf("%d denials were counted", n)
+	}
+	testworld.Exec(t, pool, `SELECT pglimit.unblock('login', 'alice')`)
+	is("t f attempts:", `pglimit.attempt('login', 'alice')`)
+	testworld.Exec(t, pool, `SELECT pglimit.reset('login', 'alice'), pglimit.block('login', 'alice', 60)`)
+	is("f blocked f", `pglimit.attempt('login', 'alice')`)
+	testworld.Exec(t, pool, `SELECT pglimit.reset_with('attempts', 'login', 'alice')`)
+	is("t f attempts:", `pglimit.attempt('login', 'alice')`)
+}

@@ -35,7 +35,7 @@ var larger = []string{
 	"cmd/pglimit/internal/embedded/container.go startContainer",
 	"cmd/pglimit/internal/ratelimit/run.go Run", "cmd/pglimit/internal/replay/log.go Read",
 	"cmd/pglimit/internal/serve/serve.go", "cmd/pglimit/internal/serve/serve.go Prepare", "cmd/pglimit/internal/serve/serve.go Run",
-	"examples/river/main.go run", "integration/testworld/functionway.go SearchFunctions",
+	"examples/river/main.go run", "integration/testworld/functionsearch.go SearchFunctions",
 	"internal/conformance/search/account.go", "internal/conformance/search/account.go judge",
 	"internal/conformance/search/draw.go", "internal/conformance/search/draw.go step", "internal/conformance/search/search.go run",
 	"internal/store/dispatch/queue.go", "internal/store/dispatch/serial.go sendTogether",

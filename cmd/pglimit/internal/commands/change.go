@@ -250,6 +250,7 @@ func (s *selection) registerFilter(cmd *cobra.Command) {
 	for _, a := range limiter.Algorithms() {
 		names = append(names, string(a))
 	}
+	names = append(names, string(limiter.Attempts))
 	cmd.Flags().StringVar(&s.name, "policy", "", "only under the policy of this `name`; default: all")
 	cmd.Flags().StringVar(&s.algorithm, "algorithm", "", "only of this algorithm: "+strings.Join(names, ", ")+"; default: all")
 	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
@@ -289,6 +290,9 @@ func (s *selection) match() policies.Match {
 // empty algorithm stays empty.
 func (s *selection) policy() (limiter.Policy, error) {
 	p := limiter.Policy{Name: s.name, Algorithm: limiter.Algorithm(s.algorithm), Limit: 1, Period: time.Minute}
+	if p.Algorithm == limiter.Attempts {
+		p.BlockFor = time.Minute
+	}
 	checked := p
 	if s.name == "" {
 		checked.Name = "any"

@@ -61,9 +61,13 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: exit code %d, stderr %q", shell, code, stderr)
 		}
 	}
-	for _, verb := range []string{"allow", "allow-up-to", "check", "charge", "refund", "wait", "top", "why", "find", "reset", "block", "unblock", "forget"} {
+	for i, verb := range []string{"allow", "allow-up-to", "check", "charge", "refund", "wait", "top", "why", "find", "reset", "block", "unblock", "forget"} {
+		also := ""
+		if i >= 6 { // of keys
+			also = "attempts\n"
+		}
 		code, stdout, _ := commandtest.Call(t, "__complete", verb, "--algorithm", "sliding")
-		if code != 0 || !strings.HasSuffix(stdout, "\nsliding_window_counter\nsliding_window_log\n:4\n") {
+		if code != 0 || !strings.HasSuffix(stdout, "\nsliding_window_counter\nsliding_window_log\n"+also+":4\n") {
 			t.Errorf("%s --algorithm sliding: exit code %d, %q", verb, code, stdout)
 		}
 		if code, stdout, _ := commandtest.Call(t, "__complete", verb, ""); code != 0 || !strings.HasSuffix(stdout, ":4\n") { // no files

@@ -13,8 +13,11 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
 
@@ -117,7 +120,12 @@ func whyText(why inspect.Why, key, where string) string {
 			line("override", overrideOfText(*p.Override))
 		}
 		deniedText(p, why, line)
-		if k := p.Now; k.Level != nil && k.Burst != nil {
+		if k := p.Now; k.Algorithm == algorithm.Attempts {
+			line("known", printable.Count(int(k.KnownSources), "place")+", not counted here")
+			if k.Level != nil {
+				line("now", fmt.Sprintf("%s of %s failures, %s under way", units(k.Level), units(k.Burst), printable.Count(int(k.Reservations), "attempt")))
+			}
+		} else if k.Level != nil && k.Burst != nil {
 			line("now", fmt.Sprintf("%s of %s used, %s remaining", units(k.Level), units(k.Burst), units(k.Remaining)))
 		}
 		if p.Now.BlockedUntil != nil {
@@ -177,7 +185,12 @@ func limitText(p inspect.WhyOfPolicy, at time.Time) string {
 	if burst == 0 {
 		burst = f.Limit
 	}
-	text := fmt.Sprintf("%s per %s, burst %s", cli.Units(f.Limit), perText(*f), cli.Units(burst))
+	text := ""
+	if f.Algorithm == limiter.Attempts {
+		text = fmt.Sprintf("waits from %s on, of %s to %s", printable.Count(int(f.Limit), "failure"), duration.Format(f.BlockFor), duration.Format(cmp.Or(f.BlockMax, f.Period)))
+	} else {
+		text = fmt.Sprintf("%s per %s, burst %s", cli.Units(f.Limit), perText(*f), cli.Units(burst))
+	}
 	if f.Shadow {
 		text += ", shadow"
 	}

@@ -150,7 +150,7 @@ func (t *Target) check() error {
 	if err := t.Ref.check(); err != nil {
 		return err
 	}
-	if !slices.Contains(limiter.Algorithms(), t.Algorithm) {
+	if t.Algorithm != limiter.Attempts && !slices.Contains(limiter.Algorithms(), t.Algorithm) {
 		return api.BadField("algorithm", "is %.40q: see docs/algorithms.md", t.Algorithm)
 	}
 	return checkPolicy(t.Policy)

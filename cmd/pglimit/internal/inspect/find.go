@@ -374,7 +374,7 @@ func rowsOf(f Filter, m matcher, limit int, p *params) string {
 		all = append(all, `SELECT '`+string(a)+`'::text COLLATE "C" AS algorithm, f.policy, f.key
 FROM `+m.each(table(a), "t", f.Policy, p, func(of string) string {
 			return `SELECT t.policy, t.key FROM ` + table(a) + ` AS t WHERE ` + of + ` AND ` + m.on("t", p) + `
-    ORDER BY t.key LIMIT ` + p.add(int64(limit)) + `::bigint`
+    GROUP BY t.policy, t.key ORDER BY t.key LIMIT ` + p.add(int64(limit)) + `::bigint`
 		}))
 	}
 	return strings.Join(all, "\nUNION ALL\n")

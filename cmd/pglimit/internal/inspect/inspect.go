@@ -48,7 +48,7 @@ func (f Filter) algorithms() []algorithm.Name {
 	if f.Algorithm != "" {
 		return []algorithm.Name{f.Algorithm.Table()}
 	}
-	return algorithm.Tables[:]
+	return append(algorithm.Tables[:], algorithm.Attempts)
 }
 
 // stored is the algorithm in the rows that f selects, or "".
@@ -56,14 +56,19 @@ func (f Filter) stored() string { return string(f.Algorithm.Table()) }
 
 // check returns an error for an unknown algorithm: its name becomes part of a statement.
 func (f Filter) check() error {
-	if f.Algorithm != "" && f.Algorithm.Index() < 0 {
-		return store.Invalid("algorithm", store.Quote(string(f.Algorithm)), fmt.Sprintf("is not one of %q", algorithm.Names))
+	if f.Algorithm != "" && f.Algorithm != algorithm.Attempts && f.Algorithm.Index() < 0 {
+		return store.Invalid("algorithm", store.Quote(string(f.Algorithm)), fmt.Sprintf("is not one of %q", append(algorithm.Names[:], algorithm.Attempts)))
 	}
 	return nil
 }
 
 // table returns the table of an algorithm.
-func table(a algorithm.Name) string { return "pglimit_" + string(a.Table()) }
+func table(a algorithm.Name) string {
+	if a == algorithm.Attempts {
+		return "pglimit_attempt"
+	}
+	return "pglimit_" + string(a.Table())
+}
 
 // read runs f in a transaction that only reads, from one snapshot, and for at most
 // Patience for each statement.

@@ -26,7 +26,9 @@ type Key struct {
 	BlockedUntil *time.Time     `json:"blocked_until"`
 	UpdatedAt    *time.Time     `json:"updated_at"`
 	EmptyAt      *time.Time     `json:"empty_at"`
-	Reservations int64          `json:"reservations"`
+	Reservations int64          `json:"reservations"` // or attempts under way
+	// KnownSources is the number of places from which an attempt has succeeded.
+	KnownSources int64 `json:"known_sources,omitempty"`
 	// Of the last 24 hours.
 	Denials      int64      `json:"denials"`
 	LastDeniedAt *time.Time `json:"last_denied_at"`
@@ -126,7 +128,7 @@ func keysOf(distributed bool) string {
     SELECT e.value ->> 'name'::text AS name, bool_or(e.value ->> 'shadow'::text = 'true'::text) AS shadow
     FROM pglimit_program AS g, jsonb_array_elements(CASE WHEN jsonb_typeof(g.defaults) = 'array'::text THEN g.defaults ELSE '[]'::jsonb END) AS e GROUP BY 1
 )
-SELECT f.policy, f.algorithm, f.key, k.level, k.burst, k.share, k.remaining, k.blocked_until, k.updated_at, k.empty_at, coalesce(k.reservations, 0::bigint),
+SELECT f.policy, f.algorithm, f.key, k.level, k.burst, k.share, k.remaining, k.blocked_until, k.updated_at, k.empty_at, coalesce(k.reservations, 0::bigint), CASE WHEN f.algorithm = 'attempts'::text THEN ` + known + ` ELSE 0::bigint END,
        coalesce(d.denials, 0::bigint), d.last_at, coalesce(d.recent, 0::bigint), coalesce(d.shadowed, 0::bigint), d.retry_at, GREATEST(k.updated_at, d.last_at), coalesce(o.shadow, p.shadow, c.shadow, false),
        CASE WHEN o.blocked OR o.unlimited THEN pg_catalog.to_jsonb(o) END
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS f (policy, algorithm, key, number)
@@ -138,9 +140,30 @@ LEFT JOIN ` + denials + `
 ORDER BY f.number`
 }
 
+// standing is the view of all keys and, in its columns, keys of attempts: their level is the
+// failures that count for places that are not known, and their burst is the policy's limit.
+const standing = `(SELECT * FROM pglimit_keys
+UNION ALL
+SELECT t.policy, 'attempts'::text COLLATE "C", t.key, n.level, t.limit_failures::float8, 1::float8 - n.remaining / NULLIF(t.limit_failures, 0::bigint)::float8, n.remaining,
+       CASE WHEN n.until > c.at THEN to_timestamp(n.until::float8 / 1000000::float8) END, to_timestamp(t.updated_at_us::float8 / 1000000::float8),
+       to_timestamp(GREATEST(n.until, CASE WHEN n.level > 0::float8 THEN n.counts[3] ELSE 0::bigint END, t.updated_at_us)::float8 / 1000000::float8),
+       (pg_catalog.cardinality(pglimit_attempt_left(t.tickets, c.at, ''::text)) / 3)::bigint, NULL::bigint, NULL::timestamptz
+FROM pglimit_attempt AS t,
+     LATERAL (SELECT GREATEST(t.updated_at_us, ` + clock + `) AS at OFFSET 0) AS c,
+     LATERAL (SELECT pglimit_attempt_counts(t.tickets, c.at, false, t.failures, t.waits_until_us, t.forget_at_us,
+                  t.limit_failures, t.block_for_us, t.block_growth, t.block_max_us, t.quiet_us) AS counts OFFSET 0) AS m,
+     LATERAL (SELECT m.counts, w.until, w.level, CASE WHEN w.until > c.at THEN 0::float8 ELSE GREATEST(1::float8, t.limit_failures::float8 - w.level) END AS remaining
+              FROM (SELECT GREATEST(m.counts[2], t.blocked_until_us) AS until, CASE WHEN c.at < m.counts[3] THEN m.counts[1] ELSE 0::bigint END::float8 AS level OFFSET 0) AS w OFFSET 0) AS n
+WHERE t.source = ''::text)`
+
+// known is the number of places that f's key knows.
+const known = `(SELECT count(*) FROM pglimit_attempt AS s WHERE s.policy = f.policy AND s.key = f.key AND s.known_until_us > ` + clock + `)`
+
+const clock = `(date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint`
+
 // seek is a FROM item k: the view's row of f's policy, key and algorithm. OFFSET keeps the
 // three as conditions of the view's parts, so that each is a look into an index.
-const seek = `LATERAL (SELECT * FROM pglimit_keys AS k WHERE k.policy = f.policy AND k.key = f.key AND k.algorithm = f.algorithm OFFSET 0) AS k ON true`
+const seek = `LATERAL (SELECT * FROM ` + standing + ` AS k WHERE k.policy = f.policy AND k.key = f.key AND k.algorithm = f.algorithm OFFSET 0) AS k ON true`
 
 // seekDenials is a FROM item d: the sums of f's denials.
 const seekDenials = "LATERAL (SELECT " + denialSums + `
@@ -155,7 +178,7 @@ const denialSums = `coalesce(sum(d.denials), 0::numeric)::bigint AS denials, to_
 
 // gather is what a statement on distributed tables reads once for all keys, instead of seek
 // and seekDenials.
-const gather = `k AS MATERIALIZED (SELECT * FROM pglimit_keys AS k WHERE k.key = ANY ($3::text[])),
+const gather = `k AS MATERIALIZED (SELECT * FROM ` + standing + ` AS k WHERE k.key = ANY ($3::text[])),
 d AS MATERIALIZED (SELECT d.policy, d.key, d.algorithm, ` + denialSums + `
     FROM pglimit_denial AS d WHERE d.key = ANY ($3::text[]) AND d.slot_us >= $4::bigint
     GROUP BY d.policy, d.key, d.algorithm),

@@ -31,7 +31,10 @@ func (t Target) compare(u Target) int {
 
 // index is the place of a in the order of locks; "" is the last.
 func index(a algorithm.Name) int {
-	if a == "" {
+	switch a {
+	case "":
+		return len(algorithm.Tables) + 1
+	case algorithm.Attempts:
 		return len(algorithm.Tables)
 	}
 	return a.Index()
@@ -110,13 +113,17 @@ func tracesOf(f Filter, m matcher, limit int, p *params) string {
 // row that was made meanwhile would be locked out of order.
 func lockRows(ctx context.Context, tx pgx.Tx, g bundle) (locked bundle, blocked int64, err error) {
 	locked = bundle{algorithm: g.algorithm, policy: g.policy}
+	until, order := "t.blocked_until_us", "t.policy, t.key"
+	if g.algorithm == algorithm.Attempts { // of which a key has several rows
+		until, order = "GREATEST(t.blocked_until_us, t.waits_until_us)", order+", t.source"
+	}
 	err = tx.QueryRow(ctx, `WITH found AS MATERIALIZED (
-    SELECT t.key, t.updated_at_us, t.blocked_until_us FROM `+table(g.algorithm)+` AS t
+    SELECT t.key, t.updated_at_us, `+until+` AS blocked_until_us FROM `+table(g.algorithm)+` AS t
     WHERE t.policy = $1::text AND t.key = ANY ($2::text[])
-    ORDER BY t.policy, t.key
+    ORDER BY `+order+`
     FOR UPDATE OF t
 )
-SELECT coalesce(pg_catalog.array_agg(f.key), '{}'), count(*) FILTER (WHERE f.blocked_until_us > GREATEST(f.updated_at_us, c.us))
+SELECT coalesce(pg_catalog.array_agg(DISTINCT f.key), '{}'), pg_catalog.count(DISTINCT f.key) FILTER (WHERE f.blocked_until_us > GREATEST(f.updated_at_us, c.us))
 FROM found AS f, (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c`,
 		g.policy, g.keys).Scan(&locked.keys, &blocked)
 	return locked, blocked, err
@@ -135,6 +142,14 @@ func (i *Inspector) Block(ctx context.Context, targets []Target, d time.Duration
 			return c, err
 		}
 		c.Rows = int64(len(g.keys))
+		if g.algorithm == algorithm.Attempts {
+			for _, key := range g.keys {
+				if err := queries.AttemptBlock(ctx, tx, db.AttemptBlockParams{Policy: g.policy, Key: key, ForUs: d.Microseconds()}); err != nil {
+					return c, err
+				}
+			}
+			return c, nil
+		}
 		_, err = tx.Exec(ctx, `UPDATE `+table(g.algorithm)+` AS t
 SET blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, c.us) + $3::bigint), decided_at_us = 0
 FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
@@ -149,6 +164,14 @@ func (i *Inspector) Unblock(ctx context.Context, targets []Target, o Options) ([
 	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
 		if g, c.Rows, err = lockRows(ctx, tx, g); err != nil {
 			return c, err
+		}
+		if g.algorithm == algorithm.Attempts {
+			for _, key := range g.keys {
+				if err := queries.AttemptUnblock(ctx, tx, db.AttemptUnblockParams{Policy: g.policy, Key: key}); err != nil {
+					return c, err
+				}
+			}
+			return c, nil
 		}
 		_, err = tx.Exec(ctx, `UPDATE `+table(g.algorithm)+` AS t SET blocked_until_us = 0
 WHERE t.policy = $1::text AND t.key = ANY ($2::text[]) AND t.blocked_until_us > 0`, g.policy, g.keys)

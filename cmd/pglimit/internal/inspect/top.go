@@ -162,7 +162,7 @@ func (q TopQuery) byShare(since string, p *params) string {
 	if since != "" {
 		where += " AND k.updated_at > to_timestamp(" + since + "::float8 / 1000000::float8)"
 	}
-	return "SELECT k.algorithm, k.policy, k.key FROM pglimit_keys AS k WHERE " + where +
+	return "SELECT k.algorithm, k.policy, k.key FROM " + standing + " AS k WHERE " + where +
 		" ORDER BY k.blocked_until IS NULL, k.share DESC NULLS LAST, k.policy, k.algorithm, k.key LIMIT " + p.add(int64(q.Limit)) + "::bigint"
 }
 
@@ -177,8 +177,8 @@ func (q TopQuery) byRecent(since string, p *params) string {
 		if since != "" {
 			where += " AND t.updated_at_us > " + since
 		}
-		tables = append(tables, `(SELECT '`+string(a)+`'::text COLLATE "C" AS algorithm, t.policy, t.key, t.updated_at_us FROM `+table(a)+` AS t WHERE `+where+
-			` ORDER BY t.updated_at_us DESC LIMIT `+p.add(int64(q.Limit))+`::bigint)`)
+		tables = append(tables, `(SELECT '`+string(a)+`'::text COLLATE "C" AS algorithm, t.policy, t.key, max(t.updated_at_us) AS updated_at_us FROM `+table(a)+` AS t WHERE `+where+
+			` GROUP BY t.policy, t.key ORDER BY max(t.updated_at_us) DESC LIMIT `+p.add(int64(q.Limit))+`::bigint)`)
 	}
 	return "SELECT t.algorithm, t.policy, t.key FROM (" + strings.Join(tables, "\nUNION ALL\n") + ") AS t ORDER BY t.updated_at_us DESC LIMIT " +
 		p.add(int64(q.Limit)) + "::bigint"

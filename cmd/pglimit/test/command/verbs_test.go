@@ -140,6 +140,26 @@ func TestCommandAttempts(t *testing.T) {
 	run(2, "use Attempt", "allow", "--policy", "login", "alice")
 	run(2, "TTL", "attempt", "--policy", "login", "--ttl", "1ms", "alice")
 	run(0, "begun until", "attempt", "--limit", "3", "bob") // by flags
+	for _, want := range []string{
+		"login, attempts: blocked now", "waits from 2 failures on, of 100h to 1000h", "2 of 2 failures, 0 attempts under way", "known     1 place, not counted here", "unblock --policy login",
+	} {
+		run(0, want, "why", "alice")
+	}
+	run(0, `"known_sources": 1`, "why", "alice", "--json")
+	run(0, `"level": 2`, "find", "alice", "--json")
+	run(0, "alice", "top", "--by", "share", "--algorithm", "attempts")
+	run(0, "alice", "top", "--by", "recent")
+	run(0, "unblocked alice", "unblock", "alice")
+	run(1, "", "unblock", "alice")
+	run(0, "ok now", "why", "alice")
+	held := attempt("cafe") // the count outlives the wait
+	run(0, "failed: 3 failures of 2, waits 200h", "failed", held)
+	run(0, "reset alice", "reset", "alice")
+	run(0, "failed: 1 failure", "failed", attempt("home")) // which is no longer known
+	run(0, "blocked alice", "block", "--algorithm", "attempts", "alice", "1h")
+	run(1, "denied (blocked): retry after 1h", "attempt", "--policy", "login", "alice")
+	run(0, "", "forget", "alice", "--yes")
+	run(1, "", "find", "alice")
 }
 
 // TestCommandVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database error.
