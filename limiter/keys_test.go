@@ -55,10 +55,10 @@ func TestKeysValidate(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(p *limiter.Policy){
-		"pglimit: invalid policy: MaxKeys -1: must be from 1 to 1e9, or 0 for no bound":                     func(p *limiter.Policy) { p.MaxKeys = -1 },
-		"pglimit: invalid policy: MaxKeys 1000000001: must be from 1 to 1e9, or 0 for no bound":             func(p *limiter.Policy) { p.MaxKeys = 1e9 + 1 },
+		"pglimit: invalid policy: MaxKeys -1: must be from 1 to 1e9, or 0 for no bound":                           func(p *limiter.Policy) { p.MaxKeys = -1 },
+		"pglimit: invalid policy: MaxKeys 1000000001: must be from 1 to 1e9, or 0 for no bound":                   func(p *limiter.Policy) { p.MaxKeys = 1e9 + 1 },
 		"pglimit: invalid policy: RestLimit 0.000000001: is for policies with MaxKeys: leave it 0":                func(p *limiter.Policy) { p.MaxKeys = 0 },
-		"pglimit: invalid policy: RestLimit -1: must be from 1e-9 to 2^53, or 0 for none":                   func(p *limiter.Policy) { p.RestLimit = -1 },
+		"pglimit: invalid policy: RestLimit -1: must be from 1e-9 to 2^53, or 0 for none":                         func(p *limiter.Policy) { p.RestLimit = -1 },
 		"pglimit: invalid policy: RestLimit 0.000000001: makes a Burst of 1e-10, which must be from 1e-9 to 2^53": func(p *limiter.Policy) { p.Burst = 1 },
 	} {
 		p := good
