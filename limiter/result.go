@@ -191,6 +191,15 @@ type Results struct {
 	DeniedBy int
 }
 
+// blame sets DeniedBy.
+func (all *Results) blame() {
+	for i, r := range all.PerRequest {
+		if !r.Allowed && r.Source != SourceSkipped && (all.DeniedBy < 0 || r.RetryAfter > all.PerRequest[all.DeniedBy].RetryAfter) {
+			all.DeniedBy = i
+		}
+	}
+}
+
 // resultsJSON is Results in JSON.
 type resultsJSON struct {
 	Allowed    bool     `json:"allowed"`

@@ -338,15 +338,6 @@ func (e *engine) results(s *set, allowed bool) Results {
 	return all
 }
 
-// blame sets DeniedBy.
-func (all *Results) blame() {
-	for i, r := range all.PerRequest {
-		if !r.Allowed && r.Source != SourceSkipped && (all.DeniedBy < 0 || r.RetryAfter > all.PerRequest[all.DeniedBy].RetryAfter) {
-			all.DeniedBy = i
-		}
-	}
-}
-
 // share returns the i-th request's answer after all were granted, as of before the
 // requests after it.
 func (g *group) share(i int, in *Request, source Source) Result {

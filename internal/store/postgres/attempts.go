@@ -16,7 +16,9 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
-func init() {
+func init() { exec.DistributeLater(distributed) }
+
+func distributed() {
 	q := statement.Queries
 	exec.Distribute(q.AttemptBegin)
 	exec.Distribute(q.AttemptFailed)

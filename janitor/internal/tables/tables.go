@@ -49,8 +49,10 @@ func Shards(m *shards.Map) []Shard {
 	return all
 }
 
-// The statements that are not limits' or ender's.
-func init() {
+func init() { exec.DistributeLater(others) }
+
+// others distributes the statements that are not limits' or ender's.
+func others() {
 	q := db.New()
 	exec.Distribute(q.ReservationExpire)
 	exec.Distribute(q.DenialsForget)

@@ -36,6 +36,10 @@ func DistributeTexts(list func(tell func(text string, row reflect.Type))) {
 	lists = append(lists, list)
 }
 
+// DistributeLater calls list once a cluster is found: many calls of [Distribute] cost nothing
+// before.
+func DistributeLater(list func()) { DistributeTexts(func(func(string, reflect.Type)) { list() }) }
+
 var lists []func(tell func(text string, row reflect.Type))
 
 // distribute registers a text.

@@ -43,8 +43,8 @@ type shardCall struct {
 var distributed = sync.OnceValue(func() map[string]shardCall {
 	shardCalls = map[string]shardCall{}
 	register(waits, waits, []uint32{pgtype.TextOID})
-	for _, list := range lists {
-		list(distribute)
+	for i := 0; i < len(lists); i++ { // a list may add others
+		lists[i](distribute)
 	}
 	return shardCalls
 })

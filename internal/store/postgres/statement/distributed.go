@@ -18,7 +18,11 @@ func init() {
 			tell(exec.Text(func(tx db.DBTX) { _, _ = Keys(context.Background(), tx, a, "") }), reflect.TypeFor[int64]())
 		}
 	})
-	// The statements about reservations that no Table has.
+	exec.DistributeLater(others)
+}
+
+// others distributes the statements that no Table has.
+func others() {
 	exec.Distribute(Queries.ReservationByIdempotency)
 	exec.DistributeMany(Queries.ReservationsDue)
 	exec.Distribute(Queries.ReservationLocked)
