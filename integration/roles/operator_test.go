@@ -37,7 +37,7 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 	for _, args := range [][]string{
 		{"allow", "--limit", "10", "k"}, {"check", "--limit", "10", "k"}, {"charge", "--limit", "10", "k"}, {"refund", "--limit", "10", "k"},
 		{"usage", "--limit", "10", "k"}, {"reserve", "--limit", "10", "k"}, {"reserve-up-to", "--limit", "10", "--estimate", "k"}, {"block", "k", "1m"}, {"unblock", "k"}, {"block", "bot-", "--prefix", "--policy", "gcra"}, {"unblock", "bot-", "--prefix", "--yes"}, {"top"}, {"top", "--by", "denials"}, {"find", "k"},
-		{"reset", "--policy", "cli", "k"}, {"forget", "--yes", "k"},
+		{"attempt", "--limit", "3", "k"}, {"reset", "--policy", "cli", "k"}, {"forget", "--yes", "k"},
 		{"janitor", "--once"}, {"migrate", "status"}, {"migrate", "up"}, {"migrate", "status", "--functions"}, {"migrate", "up", "--functions"},
 	} {
 		if code, _, stderr := testworld.Pglimit(t, s.operatorURL, args...); code != 0 {

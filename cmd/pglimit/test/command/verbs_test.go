@@ -149,6 +149,7 @@ func TestCommandAttempts(t *testing.T) {
 	run(0, `"level": 2`, "find", "alice", "--json")
 	run(0, "alice", "top", "--by", "share", "--algorithm", "attempts")
 	run(0, "alice", "top", "--by", "recent")
+	run(0, "blocked", "block", "--prefix", "--max", "1", "--yes", "alic", "1s") // one key with two rows
 	run(0, "unblocked alice", "unblock", "alice")
 	run(1, "", "unblock", "alice")
 	run(0, "ok now", "why", "alice")

@@ -352,6 +352,8 @@ func TestStrangersInInspect(t *testing.T) {
 	for _, p := range policies {
 		testworld.Must(t)(l.Allow(ctx, p, "k"))
 	}
+	code := limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 1, Period: time.Hour, BlockFor: time.Hour}
+	must.OK(l.Attempt(ctx, code, "k", limiter.AttemptOptions{From: "home"}))(t)
 	i := inspect.New(pool)
 	some := inspect.Filter{Policy: policies[0].Name, Algorithm: algorithm.Name(policies[0].Algorithm)}
 	for _, f := range []inspect.Filter{{}, some} {
