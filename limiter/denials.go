@@ -90,6 +90,14 @@ func (d *denials) forget(k rowKey) {
 	}
 }
 
+// freed forgets the denials of a stored key that units went back to. With a
+// Config.KeySecret the caller's key is not known.
+func (s *shared) freed(a algorithm.Name, policy, key string) {
+	if len(s.keySecret) == 0 {
+		s.denied.forget(rowKey{policy, a, key})
+	}
+}
+
 // answers reports whether the database would deny in, too. An equal request is valid, and
 // so is a larger cost up to 2^53. Larger costs and floors on a sliding log go to the
 // database: its view is about one cost and one room.

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/places"
 	"github.com/pglimit/pglimit/internal/store"
@@ -22,8 +21,9 @@ import (
 // key here, and several requests together in set.go.
 type engine struct {
 	*shared
-	store store.Store
-	tx    bool // in the caller's transaction
+	store     store.Store
+	unbounded store.Store // the same for an op without a Bound
+	tx        bool        // in the caller's transaction
 }
 
 // shared is the part of an engine that a Limiter and its Txs share.
@@ -112,8 +112,12 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 	if done, err = e.early(ctx, c, &r); done {
 		return r, err
 	}
+	s := e.store
+	if c.op.Bound == nil {
+		s = e.unbounded
+	}
 	for {
-		if err = e.store.Do(ctx, &c.op); err != store.ErrKnown {
+		if err = s.Do(ctx, &c.op); err != store.ErrKnown {
 			err = e.answer(ctx, c, &r, err)
 			return r, err
 		}
@@ -387,12 +391,4 @@ func (s *shared) now() *int64 {
 	}
 	us := s.clock().UnixMicro()
 	return &us
-}
-
-// freed forgets the denials of a stored key that units went back to. With a
-// Config.KeySecret the caller's key is not known.
-func (s *shared) freed(a algorithm.Name, policy, key string) {
-	if len(s.keySecret) == 0 {
-		s.denied.forget(rowKey{policy, a, key})
-	}
 }

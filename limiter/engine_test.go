@@ -72,7 +72,7 @@ func watched(t *testing.T, remembers bool, config *Config) (*Limiter, *spy) {
 	s := &spy{Store: memory.New()}
 	c := config.withDefaults()
 	e := newEngine(&c, SourceDatabase)
-	e.store = s
+	e.store, e.unbounded = s, s
 	var err error
 	if e.local, err = newLocal(&c, localKeys(config)); err != nil {
 		t.Fatal(err)
@@ -379,6 +379,7 @@ func TestEngineLooksAgain(t *testing.T) {
 				t.Error(first, denied)
 			}
 		}}
+		l.unbounded = l.store
 		if err := v.call(t.Context(), l.engine, p); err != nil || len(s.calls) != 0 {
 			t.Errorf("%s: %v, sent %v", v.name, err, s.calls)
 		}

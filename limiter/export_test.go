@@ -44,7 +44,8 @@ func NewLeasing(rows *memory.Store, config *Config, p Process) *Limiter {
 		p.Start = l.inBackground
 	}
 	if p.Store != nil {
-		l.store = p.Store(l.store)
+		s := p.Store(l.store)
+		l.store, l.unbounded = s, s
 	}
 	if err := l.lease(o, p.Start); err != nil {
 		panic(err)

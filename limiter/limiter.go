@@ -105,7 +105,7 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	})
 	reaping := dispatch.NewReaper(e.dispatcher, c.Timeout, e.freed)
 	bounding := keybound.New(reaping, keybound.Clock(c.leaseClock()))
-	e.store = bounding
+	e.store, e.unbounded = bounding, reaping
 	l := &Limiter{engine: e, inTx: func(tx db.DBTX) store.Store {
 		return bounding.InTx(reaping.InTx(store.Bound(database.InTx(tx), 0)))
 	}}
@@ -146,6 +146,7 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 	} else {
 		e.store = dispatch.NewReaper(store.Bound(m, c.Timeout), c.Timeout, e.freed)
 	}
+	e.unbounded = e.store
 	refusal := fmt.Errorf("%w: NewMemory has no transactions: test those with package pglimittest", store.ErrUnsupported)
 	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
 }
@@ -235,7 +236,8 @@ func (l *Limiter) InTx(tx pgx.Tx) *Tx { return l.newTx(tx) }
 func (l *Limiter) InSQLTx(tx *sql.Tx) *Tx { return l.newTx(exec.SQLTx(tx)) }
 
 func (l *Limiter) newTx(tx db.DBTX) *Tx {
-	return &Tx{&engine{shared: l.shared, store: l.inTx(tx), tx: true}}
+	s := l.inTx(tx)
+	return &Tx{&engine{shared: l.shared, store: s, unbounded: keybound.Inner(s), tx: true}}
 }
 
 // Tx decides requests inside one transaction of the caller. Make it with Limiter.InTx or

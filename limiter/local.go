@@ -79,7 +79,7 @@ func newLocal(c *Config, most int) (*local, error) {
 // reset forgets what was decided here.
 func (l *local) reset() {
 	l.memory, l.owed = memory.NewBounded(l.most), map[localKey]*debt{}
-	l.engine.store = l.memory
+	l.engine.store, l.engine.unbounded = l.memory, l.memory
 	l.used.Store(false)
 }
 

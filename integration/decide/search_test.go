@@ -52,7 +52,9 @@ func TestLongLogsDecideAsMemory(t *testing.T) {
 			pool := testworld.FunctionsPool(t)
 			testworld.Exec(t, pool, fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglimit_log_step() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT %d'`, step))
 			t.Run("histories", func(t *testing.T) {
-				testworld.Search(t, d, 60, func(t *testing.T) func(*search.History) search.Subject {
+				d := d
+				d.Steps = 60 * (step + 1) // a middle takes a square of steps
+				testworld.Search(t, d, 40, func(t *testing.T) func(*search.History) search.Subject {
 					return func(*search.History) search.Subject {
 						s, config := testworld.NewSubject(t)
 						s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin

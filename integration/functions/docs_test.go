@@ -38,8 +38,8 @@ func TestFunctionsDocs(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	if ran != 18 {
-		t.Errorf("ran %d blocks, want 18", ran)
+	if ran != 19 {
+		t.Errorf("ran %d blocks, want 19", ran)
 	}
 	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)

@@ -256,7 +256,7 @@ func (g *drawing) ask() (a Ask) {
 		a.Policy = a.Key % len(g.Policies)
 	}
 	a.Units = g.units(&g.Policies[a.Policy])
-	if g.IntN(4) == 0 && (!g.Leases || g.IntN(4) == 0) { // a floor uses no lease
+	if !g.Long && g.IntN(4) == 0 && (!g.Leases || g.IntN(4) == 0) { // a floor uses no lease, and keeps logs short
 		a.Floor = []float64{0.25, 0.25, 0.5, 0.3}[g.IntN(4)]
 	}
 	return a

@@ -81,6 +81,14 @@ func New(inner store.Store, clock Clock) *Store {
 // none, because the transaction may be rolled back.
 func (s *Store) InTx(inner store.Store) *Store { return &Store{Store: inner, tx: true, state: s.state} }
 
+// Inner returns what s is over, if it is a Store: for ops without a Bound.
+func Inner(s store.Store) store.Store {
+	if b, ok := s.(*Store); ok {
+		return b.Store
+	}
+	return s
+}
+
 // Do is store.Store's.
 func (s *Store) Do(ctx context.Context, op *store.Op) error {
 	switch {
