@@ -58,6 +58,7 @@ type own struct {
 	policy   limiter.Policy
 	at       map[string]string // the places of the policy's fields
 	counting string
+	floors   *floors
 }
 
 // FromProto returns the domain of a resource of xDS. It has no fields for value_to_metric,
@@ -105,8 +106,9 @@ type node struct {
 	at, name  string // name: with the value
 	key       string // without it
 	children  map[string]*node
-	wildcards []wildcard // of the children, in the configuration's order
-	limit     *limit     // or nil
+	wildcards []wildcard      // of the children, in the configuration's order
+	limit     *limit          // or nil
+	classes   map[string]bool // of a domain: the keys of floors
 
 	valueToMetric bool
 	share         bool // all values that match the wildcard share one count
@@ -144,7 +146,8 @@ type limit struct {
 	name      string
 	replaces  []string
 	unlimited bool
-	each      bool // counted by itself, and above the limit too
+	each      bool    // counted by itself, and above the limit too
+	floors    *floors // or nil
 
 	shadow, quota, detailed bool
 	metadata                *structpb.Struct
@@ -161,13 +164,13 @@ func NewConfig(merge bool, domains ...*Domain) (*Config, error) {
 			b.Add(d.at, "domain: is missing or empty")
 			continue
 		case root == nil:
-			root = &node{at: d.at, children: map[string]*node{}}
+			root = &node{at: d.at, children: map[string]*node{}, classes: map[string]bool{}}
 			c.domains[d.name] = root
 		case !merge:
 			b.Add(d.at, "domain: %.80q is that of %s, too", d.name, root.at)
 			continue
 		}
-		b.domain = d.name
+		b.domain, b.classes = d.name, root.classes
 		b.descriptors(root, d.descriptors, d.name, nil)
 	}
 	return c, errors.Join(b.Faults...)
@@ -175,7 +178,8 @@ func NewConfig(merge bool, domains ...*Domain) (*Config, error) {
 
 // builder makes nodes of descriptors.
 type builder struct {
-	domain string
+	domain  string
+	classes map[string]bool // of the domain
 	strictyaml.Faults
 }
 
@@ -210,6 +214,9 @@ func (b *builder) descriptors(parent *node, list []descriptor, path string, keys
 		}
 		if d.rule != nil {
 			n.limit = b.limit(d, path, keys)
+			if f := n.limit.floors; f != nil {
+				b.floors(f, keys, d.children)
+			}
 		}
 		b.descriptors(n, d.children, path, keys)
 	}
@@ -265,7 +272,7 @@ func (b *builder) policy(l *limit, r *rule, keys []string) {
 			own.Aligned = true
 		}
 		own.Name = policyName(b.domain, keys, span)
-		l.policy, l.each = own, o.counting == "each"
+		l.policy, l.each, l.floors = own, o.counting == "each", o.floors
 		l.unit, l.perUnit = shown(own)
 		switch {
 		case !slices.Contains([]string{"", "together", "each"}, o.counting):

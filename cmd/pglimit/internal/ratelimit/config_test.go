@@ -37,6 +37,9 @@ func descriptorOf(pairs ...string) *rlcommon.RateLimitDescriptor {
 func TestFaultsNameTheirPlace(t *testing.T) {
 	t.Parallel()
 	const head = "domain: d\ndescriptors:\n"
+	floored := func(floors, more string) string {
+		return head + "- key: a\n  rate_limit: {unit: day, requests_per_unit: 1, pglimit: {\n    floors: {" + floors + "}}}\n" + more
+	}
 	for name, c := range map[string]struct{ text, want string }{
 		"empty file":             {"", "f.yaml: is empty"},
 		"not YAML":               {"domain: [", "f.yaml: line 1"},
@@ -81,6 +84,18 @@ func TestFaultsNameTheirPlace(t *testing.T) {
 		"own: no period":         {head + "- key: a\n  rate_limit:\n    pglimit: {algorithm: gcra}\n", `f.yaml:5: unit: is ""`},
 		"own: aligned bucket":    {head + "- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: 1\n    pglimit:\n      algorithm: gcra\n      aligned: true\n", "f.yaml:9: pglimit.aligned: is true"},
 		"own: unlimited":         {head + "- key: a\n  rate_limit:\n    unlimited: true\n    pglimit: {algorithm: gcra}\n", "f.yaml:5: pglimit: has no meaning with unlimited"},
+		"floors: no key":         {floored("values: {batch: 0.2}", ""), "f.yaml:5: pglimit.floors.key: is missing or empty"},
+		"floors: no values":      {floored("key: priority", ""), "f.yaml:5: pglimit.floors.values: is missing or empty"},
+		"floors: no mapping":     {floored("key: priority, values: [batch]", ""), "f.yaml:5: values: must be a mapping of values to floors"},
+		"floors: its own key":    {floored("key: a, values: {batch: 0.2}", ""), `f.yaml:5: pglimit.floors.key: "a" is a descriptor of this limit or below it, too`},
+		"floors: a key below":    {floored("key: b, values: {batch: 0.2}", "  descriptors: [{key: b, value: c}]\n"), `f.yaml:5: pglimit.floors.key: "b" is a descriptor of this limit`},
+		"floors: all of it":      {floored("key: priority, values: {batch: 1}", ""), `f.yaml:5: values: has 1 for "batch": must be from 0 to 0.999999`},
+		"floors: next to all":    {floored("key: priority, values: {batch: 0.9999996}", ""), `f.yaml:5: values: has 0.9999996 for "batch"`},
+		"floors: negative":       {floored("key: priority, values: {batch: -0.1}", ""), `f.yaml:5: values: has -0.1 for "batch"`},
+		"floors: a text":         {floored("key: priority, values: {batch: low}", ""), `f.yaml:5: values: is "low": must be a number`},
+		"floors: twice":          {floored("key: priority, values: {batch: 0.2, 'batch': 0.3}", ""), `f.yaml:5: values: has "batch" twice`},
+		"floors: unknown field":  {floored("key: priority, value: batch", ""), `f.yaml:5: floors: has no field "value": use key, values`},
+		"floors: unlimited":      {head + "- key: a\n  rate_limit: {unlimited: true, pglimit: {floors: {key: priority, values: {batch: 0.2}}}}\n", "f.yaml:4: pglimit: has no meaning with unlimited"},
 		"alias of itself":        {"domain: d\ndescriptors: &l\n- key: a\n  descriptors: *l\n", "f.yaml:3: descriptors: is more than 100 levels deep"},
 	} {
 		d, err := Parse("f.yaml", []byte(c.text))

@@ -32,8 +32,6 @@ type asked struct {
 	over    bool
 }
 
-func (a *asked) request(p limiter.Policy) limiter.Request { return p.Request(a.key, float64(a.hits)) }
-
 // closed reports whether the limit is 0, which lets nothing pass.
 func (a *asked) closed() bool { return a.policy.Limit == 0 }
 
@@ -189,13 +187,13 @@ func (s *Server) together(ctx context.Context, all []*asked) error {
 // of the same entries with other limits.
 func differ(requests []limiter.Request) bool {
 	type row struct{ policy, key string }
-	policies := make(map[row]limiter.Policy, len(requests))
+	seen := make(map[row]limiter.Request, len(requests))
 	for _, r := range requests {
 		at := row{r.Policy.Name, r.Key}
-		if before, ok := policies[at]; ok && before != r.Policy {
+		if before, ok := seen[at]; ok && (before.Policy != r.Policy || before.Floor != r.Floor) {
 			return true
 		}
-		policies[at] = r.Policy
+		seen[at] = r
 	}
 	return false
 }
@@ -262,7 +260,7 @@ func (s *Server) check(ctx context.Context, a *asked) error {
 	r, err := s.limiter.Check(ctx, a.policy, a.key, 0)
 	if err == nil {
 		a.set(r, false)
-		a.over = a.known && (a.over || r.Level > r.Burst)
+		a.over = a.known && (a.over || r.Level > a.ceiling(r.Burst))
 	}
 	return err
 }
@@ -272,7 +270,7 @@ func (s *Server) countEach(ctx context.Context, all []*asked) error {
 	requests := make([]limiter.Request, len(all))
 	checks := false
 	for i, a := range all {
-		requests[i] = a.request(counter(a.policy))
+		requests[i] = counter(a.policy).Request(a.key, float64(a.hits))
 		checks = checks || a.hits == 0
 	}
 	if len(all) > 1 && !checks && !differ(requests) {
@@ -290,7 +288,7 @@ func (s *Server) countEach(ctx context.Context, all []*asked) error {
 		if p := counter(a.policy); a.hits == 0 {
 			r, err = s.limiter.Check(ctx, p, a.key, 0)
 		} else {
-			r, err = s.limiter.Do(ctx, a.request(p))
+			r, err = s.limiter.Do(ctx, p.Request(a.key, float64(a.hits)))
 		}
 		if err == nil {
 			a.count(r)
@@ -302,7 +300,7 @@ func (s *Server) countEach(ctx context.Context, all []*asked) error {
 // count notes a count. It is refused only if it is above what can be counted exactly.
 func (a *asked) count(r limiter.Result) {
 	a.known, a.counted = true, r.Allowed
-	a.over = !r.Allowed || r.Level > a.policy.Limit
+	a.over = !r.Allowed || r.Level > a.ceiling(a.policy.Limit)
 	r.Burst, r.Remaining, r.RetryAfter = a.policy.Limit, max(0, a.policy.Limit-r.Level), r.ResetAfter
 	a.result = r
 }

@@ -10,6 +10,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // kuadrant is the service of Kuadrant's gateways: the decision of a request and its count apart,
@@ -78,6 +81,9 @@ func (s *Server) checkRateLimit(ctx context.Context, request *pb.RateLimitReques
 		r, err := s.limiter.Check(ctx, a.policy, a.key, 1)
 		if err == nil {
 			a.set(r, false)
+			if a.floor > 0 && r.Source != limiter.SourceOverride { // a Check has no floor
+				a.over = a.known && (a.over || algorithm.Fit(a.ceiling(r.Burst), r.Level, 1) < 1)
+			}
 		}
 		return err
 	})

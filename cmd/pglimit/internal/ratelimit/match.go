@@ -17,9 +17,10 @@ import (
 
 // match is the limit of a request's descriptor.
 type match struct {
-	*limit        // nil: none
-	key    string // to count under
-	metric string // its name in metrics
+	*limit         // nil: none
+	key    string  // to count under
+	metric string  // its name in metrics
+	floor  float64 // the share of the burst that the class of the descriptor leaves free
 }
 
 // match returns the limit of a descriptor. known reports whether the domain has a configuration.
@@ -37,6 +38,21 @@ func (c *Config) match(domain string, d *rlcommon.RateLimitDescriptor) (m match,
 		return m, true, err
 	}
 	entries := d.GetEntries()
+	if m = at.match(domain, entries); m.limit != nil {
+		return m, true, nil
+	}
+	for class, rest := range at.classed(entries) {
+		if m := at.match(domain, rest); m.limit != nil && m.floors != nil && m.floors.key == class.GetKey() {
+			m.floor = m.floors.values[class.GetValue()]
+			return m, true, nil
+		}
+	}
+	return m, true, nil
+}
+
+// match returns the limit of the entries of a descriptor of a domain.
+func (n *node) match(domain string, entries []*rlcommon.RateLimitDescriptor_Entry) (m match) {
+	at := n
 	values, shared := make([]string, len(entries)), make([]string, len(entries))
 	var whole []string
 	var path strings.Builder
@@ -44,7 +60,7 @@ func (c *Config) match(domain string, d *rlcommon.RateLimitDescriptor) (m match,
 	for i, e := range entries {
 		n, by := at.find(e)
 		if n == nil {
-			return m, true, nil
+			return m
 		}
 		values[i] = e.GetValue()
 		metric := values[i]
@@ -70,7 +86,7 @@ func (c *Config) match(domain string, d *rlcommon.RateLimitDescriptor) (m match,
 		}
 		m.metric = bounded(m.metric)
 	}
-	return m, true, nil
+	return m
 }
 
 // by is how a node was found.
@@ -121,7 +137,7 @@ func requested(domain string, d *rlcommon.RateLimitDescriptor) (m match, err err
 		l.policy.Period *= time.Duration(times)
 		l.policy.Name = policyName(domain, keys, l.policy.Period.String())
 	}
-	return match{l, key(values), bounded(domain + "." + strings.TrimPrefix(path.String(), "."))}, nil
+	return match{limit: l, key: key(values), metric: bounded(domain + "." + strings.TrimPrefix(path.String(), "."))}, nil
 }
 
 // write adds a key and its value, unless that is empty, to a metric's name.

@@ -122,9 +122,9 @@ func (s *Server) account(a *asked) {
 		c.cached.Add(a.hits)
 		return
 	}
-	limit := uint64(a.policy.Limit)
+	limit := uint64(a.ceiling(a.policy.Limit))
 	if a.result.Burst > 0 {
-		limit = uint64(a.result.Burst)
+		limit = uint64(a.ceiling(a.result.Burst))
 	}
 	after := uint64(a.result.Level)
 	if !a.counted {

@@ -218,8 +218,13 @@ func (c *Config) quota(domain string, id map[string]string, keys []string) (m ma
 	for i, key := range keys {
 		entries[i] = &rlcommon.RateLimitDescriptor_Entry{Key: key, Value: id[key]}
 	}
-	if entries = root.order(entries); entries != nil {
-		m, _, err = c.match(domain, &rlcommon.RateLimitDescriptor{Entries: entries})
+	if ordered := root.order(entries); ordered != nil {
+		m, _, err = c.match(domain, &rlcommon.RateLimitDescriptor{Entries: ordered})
+	}
+	for class, rest := range root.classed(entries) {
+		if ordered := root.order(rest); m.limit == nil && err == nil && ordered != nil {
+			m, _, err = c.match(domain, &rlcommon.RateLimitDescriptor{Entries: append(ordered, class)})
+		}
 	}
 	return m, err
 }

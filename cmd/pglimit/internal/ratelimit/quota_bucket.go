@@ -133,7 +133,7 @@ func (b *bucket) assign(ctx context.Context) (*typev3.RateLimitStrategy, error) 
 	most := cmp.Or(b.policy.Burst, b.policy.Limit) * cmp.Or(b.policy.Lease, maxShare)
 	n := math.Floor(max(1, min(blockReports*b.demand, most, math.MaxUint32)))
 	l := b.server.limiter
-	r, err := l.AllowUpTo(ctx, b.policy, b.key, n)
+	r, err := b.ask(ctx, n)
 	switch {
 	case err != nil:
 		return nil, err
@@ -146,6 +146,17 @@ func (b *bucket) assign(ctx context.Context) (*typev3.RateLimitStrategy, error) 
 		return nil, err
 	}
 	return b.give(r), nil
+}
+
+// ask takes up to n units, or under a floor what fits of n, its half, and so on.
+func (b *bucket) ask(ctx context.Context, n float64) (r limiter.Result, err error) {
+	if b.floor == 0 {
+		return b.server.limiter.AllowUpTo(ctx, b.policy, b.key, n)
+	}
+	for ; n >= 1 && err == nil && !r.Allowed; n = math.Floor(n / 2) {
+		r, err = b.server.limiter.Do(ctx, limiter.Request{Policy: b.policy, Key: b.key, Cost: n, Floor: b.floor})
+	}
+	return r, err
 }
 
 // give assigns a block. Blocks differ in the nanoseconds of the interval, so that a client does

@@ -100,7 +100,7 @@ func (r *reader) own(key string, n *yaml.Node) *own {
 			}))
 		}
 	}
-	r.Mapping(n, key, fields...)
+	r.Mapping(n, key, append(fields, named("floors", r.floors(&o.floors)))...)
 	if err := policy.Decode(&o.policy); err != nil {
 		r.Fault(n, key, "%s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}

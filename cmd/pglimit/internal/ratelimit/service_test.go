@@ -28,7 +28,7 @@ func server(t testing.TB, config string, options Options) *Server {
 	return NewServer(limiter.NewMemory(&limiter.Config{Now: options.Now}), mustConfig(t, config), options)
 }
 
-// ask returns the answer to descriptors that have the key and the value of each text, as k=v, and
+// ask returns the answer to descriptors that have the keys and values of each text, as k=v,l=w, and
 // then a limit by minute, as @n, and hits, as +n; +-n and +- are negative hits. Those of the
 // request are n:.
 func ask(t testing.TB, s *Server, descriptors ...string) *pb.RateLimitResponse {
@@ -53,8 +53,11 @@ func requestOf(t testing.TB, descriptors ...string) *pb.RateLimitRequest {
 		}
 		text, hits, has := strings.Cut(text, "+")
 		text, limit, own := strings.Cut(text, "@")
-		key, value, _ := strings.Cut(text, "=")
-		d := descriptorOf(key, value)
+		d := descriptorOf()
+		for entry := range strings.SplitSeq(text, ",") {
+			key, value, _ := strings.Cut(entry, "=")
+			d.Entries = append(d.Entries, descriptorOf(key, value).GetEntries()...)
+		}
 		if own {
 			d.Limit = &rlcommon.RateLimitDescriptor_RateLimitOverride{Unit: typev3.RateLimitUnit_MINUTE}
 			if _, err := fmt.Sscan(limit, &d.Limit.RequestsPerUnit); err != nil {
