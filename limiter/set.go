@@ -15,9 +15,6 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// maxRequests is the largest number of requests of one AllowAll.
-const maxRequests = 1000
-
 // set is the requests of an AllowAll, WaitAll or DoWait, which are decided together.
 type set struct {
 	verb     *verb

@@ -154,6 +154,9 @@ func (p Policy) validateCalendar() error {
 	return err
 }
 
+// maxRequests is the largest number of requests of one AllowAll.
+const maxRequests = 1000
+
 // maxIdempotencyKey is the longest IdempotencyKey in bytes.
 const maxIdempotencyKey = 255
 
