@@ -96,7 +96,7 @@ func TestServer(t *testing.T) {
 		{name: "two denied", limits: fixed(hourly.Request("full", 1), minutely.Request("full", 1)), want: answer{codes.ResourceExhausted, time.Hour, []string{"calls", "minutely"},
 			"pglimit: denied by calls (limit): retry after 1h"}, more: "pglimit: denied by minutely (limit): retry after 1m",
 			fields: `grpc-retry-pushback-ms=3600000 ratelimit="calls";r=0;t=3600, "minutely";r=0;t=60 ratelimit-policy="calls";q=2;w=3600, "minutely";q=1;w=60 retry-after=3600`},
-		{name: "above the burst", limits: fixed(hourly.Request("k", 3)), want: answer{codes.ResourceExhausted, 0, []string{"calls"}, "pglimit: denied by calls: the cost is above the burst"},
+		{name: "above the burst", limits: fixed(hourly.Request("k", 3)), want: answer{codes.ResourceExhausted, 0, []string{"calls"}, "pglimit: denied by calls: the cost is more than the limit ever allows"},
 			fields: `grpc-retry-pushback-ms=-1 ratelimit="calls";r=2 ratelimit-policy="calls";q=2;w=3600`},
 		{name: "no requests", limits: fixed()},
 		{name: "no key", limits: failing(httplimit.ErrNoKey), want: answer{code: codes.PermissionDenied, text: "the call has no key for the rate limit"}},

@@ -29,7 +29,7 @@ import (
 // that does not pass gets a response of application/problem+json:
 //
 //	429  denied: by Deny, or by WithOnDeny
-//	413  denied because it costs more than a burst: likewise
+//	413  denied because it costs more than a limit ever allows: likewise
 //	403  no key (ErrNoKey), unless WithNoKey(Pass) is set
 //	400  a key of over 1,024 bytes, with a NUL byte or not in UTF-8
 //	500  limits returned another error or an invalid request

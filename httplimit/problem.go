@@ -44,10 +44,10 @@ type problem struct {
 //	 "title":"Request cannot be satisfied as assigned quota has been exceeded",
 //	 "status":429,"detail":"Try again in 12 s.","violated-policies":["login"]}
 //
-// If a request costs more than the burst, it can never be granted (limiter.Never). Then
-// the status is 413 (Content Too Large) without Retry-After, and the type is about:blank,
-// so that clients do not repeat the request. To them it is larger than the server accepts,
-// whether its cost comes from its content or not. A block without an end is a 429 without
+// If a request costs more than the burst, or than its Floor leaves of it, it can never be granted
+// (limiter.Never). Then the status is 413 (Content Too Large) without Retry-After, and the type is
+// about:blank, so that clients do not repeat the request. To them it is larger than the server
+// accepts, whether its cost comes from its content or not. A block without an end is a 429 without
 // Retry-After.
 func Deny(w http.ResponseWriter, err error) bool {
 	var denied *limiter.DeniedError

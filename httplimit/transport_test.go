@@ -53,7 +53,7 @@ func TestTransport(t *testing.T) {
 		{"granted", fixed(p.Request("k", 2)), nil, true, nil, ""},
 		{"denied", fixed(p.Request("k", 1)), nil, false, nil, "pglimit: denied by api (limit): retry after "},
 		{"several denied", fixed(slow.Request("k", 1), p.Request("k", 1)), nil, false, nil, "pglimit: denied by api (limit): retry after "},
-		{"above the burst", fixed(p.Request("k", 3)), nil, false, nil, "pglimit: denied by api: the cost is above the burst"},
+		{"above the burst", fixed(p.Request("k", 3)), nil, false, nil, "pglimit: denied by api: the cost is more than the limit ever allows"},
 		{"no requests", fixed(), nil, true, nil, ""},
 		{"no key", failing(ErrNoKey), nil, false, ErrNoKey, ""},
 		{"requests fails", failing(never), nil, false, never, ""},

@@ -57,7 +57,7 @@ func ExampleResults_Err() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	all, _ := l.AllowAll(ctx, limiter.PerHour("tenant", 1000).Request("acme", 1), limiter.PerSecond("user", 1).Request("alice", 2))
 	fmt.Println(all.DeniedBy, all.Err())
-	// Output: 1 pglimit: denied by user: the cost is above the burst
+	// Output: 1 pglimit: denied by user: the cost is more than the limit ever allows
 }
 
 // Requests for one policy and key are decided on their sum. Each has its own Result.

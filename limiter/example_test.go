@@ -164,7 +164,7 @@ func ExampleLimiter_Wait() {
 	// Output:
 	// send 0
 	// send 1
-	// true pglimit: denied by mails: the cost is above the burst
+	// true pglimit: denied by mails: the cost is more than the limit ever allows
 }
 
 func ExampleLimiter_DoWait() {

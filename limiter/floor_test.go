@@ -34,6 +34,19 @@ func TestFloorIsValidated(t *testing.T) {
 	}
 }
 
+// TestCostAboveAFloor: what fits only without its Floor is denied for good, and the error is as for a
+// cost above the burst.
+func TestCostAboveAFloor(t *testing.T) {
+	t.Parallel()
+	l, p := limiter.NewMemory(nil), limiter.PerHour("p", 10)
+	for _, in := range []limiter.Request{{Policy: p, Key: "k", Cost: 9, Floor: 0.2}, p.Request("k", 11)} {
+		r, err := l.Do(t.Context(), in)
+		if err != nil || r.RetryAfter != limiter.Never || r.Err().Error() != "pglimit: denied by p: the cost is more than the limit ever allows" {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+}
+
 // TestFloorIsObeyedByEveryVerb: a request that takes a Floor passes up to it, and others after
 // it.
 func TestFloorIsObeyedByEveryVerb(t *testing.T) {

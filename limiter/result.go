@@ -11,7 +11,8 @@ import (
 )
 
 // Never is the RetryAfter of a request that can never fit, because its cost is above the
-// burst or an override blocks its key without an end. It is the largest Duration. In JSON it is null.
+// burst, or above what its Floor leaves of that, or an override blocks its key without an end. It is
+// the largest Duration. In JSON it is null.
 const Never time.Duration = math.MaxInt64
 
 // Reason is the cause of a denial.
@@ -336,7 +337,7 @@ func (e *DeniedError) Error() string {
 	case e.Result.RetryAfter == Never && e.Result.Reason == ReasonBlocked:
 		return by + " (blocked)"
 	case e.Result.RetryAfter == Never:
-		return by + ": the cost is above the burst"
+		return by + ": the cost is more than the limit ever allows"
 	case e.Result.Reason == "": // not decided
 		return by
 	}

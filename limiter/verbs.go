@@ -13,8 +13,8 @@ import (
 )
 
 // Do requests request.Cost units, all or nothing. A denial consumes nothing. It is a
-// Result, not an error. A cost above the burst is denied with RetryAfter Never and starts
-// no block.
+// Result, not an error. A cost above the burst, or above what request.Floor leaves of it, is
+// denied with RetryAfter Never and starts no block.
 //
 // A request whose IdempotencyKey was admitted before is not counted again: Do returns the
 // earlier answer with Result.Replayed.

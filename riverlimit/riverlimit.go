@@ -64,8 +64,8 @@ func Each(key Key, policies ...limiter.Policy) Limits {
 // A denied job is snoozed for the Result's RetryAfter, and its worker is free for others. A snooze
 // uses up none of the job's attempts, so no number of denials discards it. The exceptions:
 //
-//   - A cost above the burst can never be granted: the job is cancelled, with the denial as its
-//     error.
+//   - A cost above the burst, or above what its Floor leaves of it, can never be granted: the job is
+//     cancelled, with the denial as its error.
 //   - A job whose key is blocked is snoozed for an hour at most, since a block can be lifted.
 //
 // Without a decision the job is not worked: River gets the limiter's error, and tries the job

@@ -89,7 +89,7 @@ func TestWork(t *testing.T) {
 		if got, ok := errors.AsType[*rivertype.JobSnoozeError](err); ok != isSnooze || ok && (got.Duration > want.Duration || got.Duration < want.Duration-time.Minute) {
 			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
 		}
-		if c.name == "above the burst" && !strings.Contains(err.Error(), "the cost is above the burst") {
+		if c.name == "above the burst" && !strings.Contains(err.Error(), "the cost is more than the limit ever allows") {
 			t.Errorf("a cancelled job's error is %v", err)
 		}
 	}

@@ -155,7 +155,7 @@ func TestFailures(t *testing.T) {
 		kind   river.EventKind
 		text   string
 	}{
-		{2, false, river.EventKindJobCancelled, "the cost is above the burst"},
+		{2, false, river.EventKindJobCancelled, "the cost is more than the limit ever allows"},
 		{1, true, river.EventKindJobFailed, limiter.ErrClosed.Error()},
 	} {
 		pool := testworld.NewPool(t)

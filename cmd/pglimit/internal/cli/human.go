@@ -18,7 +18,7 @@ func Decision(r limiter.Result) string {
 	case !r.Allowed && r.RetryAfter == limiter.Never && r.Reason == limiter.ReasonBlocked:
 		return "denied (blocked): the block has no end"
 	case !r.Allowed && r.RetryAfter == limiter.Never:
-		return "denied: the cost is above the burst of " + Units(r.Burst)
+		return "denied: the cost is more than the limit ever allows; the burst is " + Units(r.Burst)
 	case !r.Allowed:
 		return fmt.Sprintf("denied (%s): retry after %s", r.Reason, Span(r.RetryAfter))
 	case r.Delay > 0:

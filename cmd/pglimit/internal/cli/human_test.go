@@ -10,11 +10,11 @@ import (
 func TestDecision(t *testing.T) {
 	t.Parallel()
 	for want, r := range map[string]limiter.Result{
-		"allowed: 9 of 10 remaining, reset after 6s": {Allowed: true, Remaining: 9, Burst: 10, ResetAfter: 6 * time.Second},
-		"allowed: in 2s, 0.5 of 10 remaining":        {Allowed: true, Remaining: 0.5, Burst: 10, Delay: 2 * time.Second},
-		"denied (limit): retry after 1s":             {Reason: limiter.ReasonLimit, RetryAfter: time.Second},
-		"denied (blocked): the block has no end":     {Reason: limiter.ReasonBlocked, RetryAfter: limiter.Never, Burst: 10},
-		"denied: the cost is above the burst of 10":  {Reason: limiter.ReasonLimit, RetryAfter: limiter.Never, Burst: 10},
+		"allowed: 9 of 10 remaining, reset after 6s":                           {Allowed: true, Remaining: 9, Burst: 10, ResetAfter: 6 * time.Second},
+		"allowed: in 2s, 0.5 of 10 remaining":                                  {Allowed: true, Remaining: 0.5, Burst: 10, Delay: 2 * time.Second},
+		"denied (limit): retry after 1s":                                       {Reason: limiter.ReasonLimit, RetryAfter: time.Second},
+		"denied (blocked): the block has no end":                               {Reason: limiter.ReasonBlocked, RetryAfter: limiter.Never, Burst: 10},
+		"denied: the cost is more than the limit ever allows; the burst is 10": {Reason: limiter.ReasonLimit, RetryAfter: limiter.Never, Burst: 10},
 	} {
 		if got := Decision(r); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -33,7 +33,7 @@ force, the override, and the denials of the time before by their reason:
 
   by the limit          the limit leaves too little room
   blocked               the key is blocked
-  cost above the burst  the request can never fit
+  cost above the burst  the request can never fit, or not above its floor
   overload              too many callers waited for the database
 
 The limit and the override come from the history of the policies in the database,
