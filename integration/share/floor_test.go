@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -143,5 +144,38 @@ func TestFloorOfAFreshRow(t *testing.T) {
 		if r := testworld.Must(t)(l.Check(t.Context(), p, "k7", 1)); r.Allowed || r.Reason != limiter.ReasonBlocked {
 			t.Errorf("%s: Undo lifted an operator's block: %+v", search.Name(p), r)
 		}
+	}
+}
+
+// TestFloorsOfManyWindows: in a statement for several keys a request with a floor begins its window
+// as one without does, at the time of the row if its own clock is behind that.
+func TestFloorsOfManyWindows(t *testing.T) {
+	t.Parallel()
+	clock := new(conformance.Clock)
+	c := newCallers(t, testworld.NewDatabase(t), limiter.Config{Now: clock.Now})
+	for name, aligned := range map[string]bool{"from the first request": false, "on the clock": true} {
+		p := limiter.Policy{Name: fmt.Sprint("p-", aligned), Algorithm: limiter.FixedWindow, Limit: 4, Period: time.Minute, Aligned: aligned}
+		floors := map[string]float64{"first": 0, "a": 0, "b": 0.5, "c": 0.25}
+		var asks []ask
+		for _, key := range []string{"first", "a", "b", "c"} {
+			clock.Set(0)
+			testworld.Must(t)(c.AllowN(t.Context(), p, key, 4))
+			clock.Set(70_000_000)
+			testworld.Must(t)(c.Refund(t.Context(), p, key, 1)) // after the window
+			asks = append(asks, func() (limiter.Result, error) {
+				return c.Do(t.Context(), limiter.Request{Policy: p, Key: key, Cost: 2, Floor: floors[key]})
+			})
+		}
+		clock.Set(65_000_000)
+		want := 65 * time.Second // the row's 70 and a period
+		if aligned {
+			want = 55 * time.Second
+		}
+		for i, got := range c.behind(asks...) {
+			if got.Err != nil || !got.Result.Allowed || got.Result.ResetAfter != want {
+				t.Errorf("%s: request %d: %+v, %v; want a window of %v", name, i, got.Result, got.Err, want)
+			}
+		}
+		c.expectSizes(t, 1, 1) // the first, and the others together
 	}
 }
