@@ -71,6 +71,11 @@ func TestCommandFloor(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s%s", floors, got, out, stderr)
 		}
 	}
+	many := testworld.Command(t, address, strings.Fields("allow - --policy many --limit 10 --period 1000h --floor 0.7")...)
+	many.Stdin = strings.NewReader(strings.Repeat("alice\n", 6))
+	if code, out, stderr := testworld.RunCommand(t, many); code != 0 || strings.Count(out, "allowed") != 3 {
+		t.Errorf("lines: exit code %d, %s%s", code, out, stderr)
+	}
 }
 
 // TestCommandDurability: the flag reaches the commit, and Durable is the default, on a
