@@ -32,11 +32,10 @@ func (r *reader) floors(into **floors) setter {
 			for i := 0; i+1 < len(n.Content) && !r.Full(); i += 2 {
 				var value string
 				r.Scalar(n.Content[i], key, &value, "a text")
+				floor, ok := r.Number(n.Content[i+1], key)
 				if _, twice := f.values[value]; twice {
 					r.Fault(n.Content[i], key, "has %.80q twice", value)
-				}
-				floor, ok := r.Number(n.Content[i+1], key)
-				if ok && !(floor >= 0 && math.RoundToEven(floor*1e6) < 1e6) {
+				} else if ok && !(floor >= 0 && math.RoundToEven(floor*1e6) < 1e6) {
 					r.Fault(n.Content[i+1], key, "has %s for %.80q: must be from 0 to 0.999999, the share of the burst that stays free", strconv.FormatFloat(floor, 'g', -1, 64), value)
 				}
 				f.values[value] = floor
@@ -56,12 +55,12 @@ func (b *builder) floors(f *floors, keys []string, below []descriptor) {
 	case len(f.values) == 0:
 		b.Add(f.at, "%s.floors.values: is missing or empty", ownKey)
 	}
-	b.classes[f.key] = true
+	b.root.classes[f.key] = true
 }
 
 // classed returns each entry that may be a class, with the others.
-func (n *node) classed(entries []*entry) iter.Seq2[*entry, []*entry] {
-	return func(yield func(*entry, []*entry) bool) {
+func (n *node) classed(entries []*rlcommon.RateLimitDescriptor_Entry) iter.Seq2[*rlcommon.RateLimitDescriptor_Entry, []*rlcommon.RateLimitDescriptor_Entry] {
+	return func(yield func(*rlcommon.RateLimitDescriptor_Entry, []*rlcommon.RateLimitDescriptor_Entry) bool) {
 		for i, e := range entries {
 			if n.classes[e.GetKey()] && !yield(e, slices.Delete(slices.Clone(entries), i, i+1)) {
 				return
@@ -69,8 +68,6 @@ func (n *node) classed(entries []*entry) iter.Seq2[*entry, []*entry] {
 		}
 	}
 }
-
-type entry = rlcommon.RateLimitDescriptor_Entry
 
 // ceiling returns how many units of a burst may be in use for the descriptor's class.
 func (a *asked) ceiling(burst float64) float64 {

@@ -29,6 +29,10 @@ descriptors:
   rate_limit: {unit: minute, requests_per_unit: 4, pglimit: {counting: each, floors: {key: tier, values: {free: 0.5}}}}
 - key: plain
   rate_limit: {unit: minute, requests_per_unit: 3}
+- key: whole
+  rate_limit: {unit: minute, requests_per_unit: 4, pglimit: {floors: {key: vip, values: {no: 0.5}}}}
+- key: vip
+  descriptors: [{key: whole, rate_limit: {unit: minute, requests_per_unit: 9}}]
 `
 
 // TestClasses: a class leaves its floor to other requests of the same key, whichever way it is
@@ -71,6 +75,9 @@ func TestClasses(t *testing.T) {
 		}},
 		"a shadow": {Options{Shadow: true}, []string{
 			"8: tenant=a,priority=batch", "OK OK:2/10", "tenant=a,priority=batch", "OK OVER:2/10", "tenant=a,priority=batch", "OK OVER:2/10",
+		}},
+		"entries that are a limit as they are": {steps: []string{
+			"4: vip=no,whole=", "OK OK:5/9", "4: whole=,vip=no", "OVER OVER:4/4", "2: whole=,vip=no", "OK OK:2/4",
 		}},
 		"another key's class": {steps: []string{
 			"priority=batch", "OK OK:0/1", "priority=batch", "OVER OVER:0/1", // a limit of its own

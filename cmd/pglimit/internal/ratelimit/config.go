@@ -164,13 +164,13 @@ func NewConfig(merge bool, domains ...*Domain) (*Config, error) {
 			b.Add(d.at, "domain: is missing or empty")
 			continue
 		case root == nil:
-			root = &node{at: d.at, children: map[string]*node{}, classes: map[string]bool{}}
+			root = &node{at: d.at, name: d.name, children: map[string]*node{}, classes: map[string]bool{}}
 			c.domains[d.name] = root
 		case !merge:
 			b.Add(d.at, "domain: %.80q is that of %s, too", d.name, root.at)
 			continue
 		}
-		b.domain, b.classes = d.name, root.classes
+		b.root = root
 		b.descriptors(root, d.descriptors, d.name, nil)
 	}
 	return c, errors.Join(b.Faults...)
@@ -178,8 +178,7 @@ func NewConfig(merge bool, domains ...*Domain) (*Config, error) {
 
 // builder makes nodes of descriptors.
 type builder struct {
-	domain  string
-	classes map[string]bool // of the domain
+	root *node // of the domain
 	strictyaml.Faults
 }
 
@@ -253,7 +252,7 @@ func (b *builder) limit(d *descriptor, path string, keys []string) *limit {
 
 // policy sets the policy of a limit: a window of its unit, with what the limit has under ownKey.
 func (b *builder) policy(l *limit, r *rule, keys []string) {
-	l.policy = window(b.domain, keys, l.unit, l.perUnit)
+	l.policy = window(b.root.name, keys, l.unit, l.perUnit)
 	at := r.at
 	if o := r.own; o != nil {
 		own := o.policy
@@ -271,7 +270,7 @@ func (b *builder) policy(l *limit, r *rule, keys []string) {
 		if own.Algorithm == limiter.FixedWindow && own.Calendar == "" && o.at["Aligned"] == "" {
 			own.Aligned = true
 		}
-		own.Name = policyName(b.domain, keys, span)
+		own.Name = policyName(b.root.name, keys, span)
 		l.policy, l.each, l.floors = own, o.counting == "each", o.floors
 		l.unit, l.perUnit = shown(own)
 		switch {

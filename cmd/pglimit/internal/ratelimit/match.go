@@ -38,13 +38,10 @@ func (c *Config) match(domain string, d *rlcommon.RateLimitDescriptor) (m match,
 		return m, true, err
 	}
 	entries := d.GetEntries()
-	if m = at.match(domain, entries); m.limit != nil {
-		return m, true, nil
-	}
+	m = at.match(domain, entries)
 	for class, rest := range at.classed(entries) {
-		if m := at.match(domain, rest); m.limit != nil && m.floors != nil && m.floors.key == class.GetKey() {
-			m.floor = m.floors.values[class.GetValue()]
-			return m, true, nil
+		if c := at.match(domain, rest); m.limit == nil && c.limit != nil && c.floors != nil && c.floors.key == class.GetKey() {
+			m, m.floor = c, c.floors.values[class.GetValue()]
 		}
 	}
 	return m, true, nil
