@@ -480,7 +480,7 @@ type FixedWindowInsertParams struct {
 
 // FixedWindowInsert gives the key an empty row, which decides like a missing one, for the
 // policy's lifetime. It has no effect if the key has a row. The caller has a permit of
-// KeysTake.
+// KeysPermit.
 //
 // Index: the primary key. Locks the new row until the transaction ends.
 func (q *Queries) FixedWindowInsert(ctx context.Context, db DBTX, arg FixedWindowInsertParams) (int64, error) {

@@ -39,6 +39,56 @@ func (q *Queries) KeysBegin(ctx context.Context, db DBTX, arg KeysBeginParams) e
 	return err
 }
 
+const KeysPermit = `-- name: KeysPermit :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+           CASE WHEN $4::text <> '' THEN set_config('lock_timeout'::text, $4::text, true) END AS waits
+), taken AS (
+    UPDATE pglimit_key_count AS t SET
+        granted = GREATEST(0::bigint, LEAST($5::bigint, $6::bigint - t.keys)),
+        keys = t.keys + GREATEST(0::bigint, LEAST($5::bigint, $6::bigint - t.keys)),
+        max_keys = $6::bigint,
+        taken_at_us = CASE WHEN $5::bigint = 0::bigint OR t.keys < $6::bigint THEN GREATEST(t.taken_at_us, c.us) ELSE t.taken_at_us END
+    FROM c
+    WHERE t.policy = $1::text AND t.key = '' AND t.algorithm = $2::text
+      AND ($5::bigint = 0::bigint OR t.keys < $6::bigint OR t.max_keys <> $6::bigint)
+    RETURNING t.granted
+)
+SELECT coalesce((SELECT t.granted FROM taken AS t),
+                (SELECT 0::bigint FROM pglimit_key_count AS t WHERE t.policy = $1::text AND t.key = '' AND t.algorithm = $2::text),
+                -1::bigint)::bigint AS granted
+FROM c
+`
+
+type KeysPermitParams struct {
+	Policy      string
+	Algorithm   string
+	NowUs       *int64
+	LockTimeout string
+	Wanted      int64
+	MaxKeys     int64
+}
+
+// KeysPermit takes permits to insert rows of a policy: as many of wanted as there is room for
+// below max_keys. It counts them as rows. granted is their number, or -1 if the policy
+// has no count yet: run KeysBegin. wanted 0 only notes that a key is about to be reset.
+//
+// Index: the primary key. Locks the policy's count until the transaction ends, unless
+// max_keys is reached.
+func (q *Queries) KeysPermit(ctx context.Context, db DBTX, arg KeysPermitParams) (int64, error) {
+	row := db.QueryRow(ctx, KeysPermit,
+		arg.Policy,
+		arg.Algorithm,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Wanted,
+		arg.MaxKeys,
+	)
+	var granted int64
+	err := row.Scan(&granted)
+	return granted, err
+}
+
 const KeysRecount = `-- name: KeysRecount :execrows
 WITH free AS MATERIALIZED (
     SELECT t.policy FROM pglimit_key_count AS t
@@ -119,56 +169,6 @@ func (q *Queries) KeysState(ctx context.Context, db DBTX) ([]KeysStateRow, error
 		return nil, err
 	}
 	return items, nil
-}
-
-const KeysTake = `-- name: KeysTake :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-           CASE WHEN $4::text <> '' THEN set_config('lock_timeout'::text, $4::text, true) END AS waits
-), taken AS (
-    UPDATE pglimit_key_count AS t SET
-        granted = GREATEST(0::bigint, LEAST($5::bigint, $6::bigint - t.keys)),
-        keys = t.keys + GREATEST(0::bigint, LEAST($5::bigint, $6::bigint - t.keys)),
-        max_keys = $6::bigint,
-        taken_at_us = CASE WHEN $5::bigint = 0::bigint OR t.keys < $6::bigint THEN GREATEST(t.taken_at_us, c.us) ELSE t.taken_at_us END
-    FROM c
-    WHERE t.policy = $1::text AND t.key = '' AND t.algorithm = $2::text
-      AND ($5::bigint = 0::bigint OR t.keys < $6::bigint OR t.max_keys <> $6::bigint)
-    RETURNING t.granted
-)
-SELECT coalesce((SELECT t.granted FROM taken AS t),
-                (SELECT 0::bigint FROM pglimit_key_count AS t WHERE t.policy = $1::text AND t.key = '' AND t.algorithm = $2::text),
-                -1::bigint)::bigint AS granted
-FROM c
-`
-
-type KeysTakeParams struct {
-	Policy      string
-	Algorithm   string
-	NowUs       *int64
-	LockTimeout string
-	Wanted      int64
-	MaxKeys     int64
-}
-
-// KeysTake takes permits to insert rows of a policy: as many of wanted as there is room for
-// below max_keys. It counts them as rows. granted is their number, or -1 if the policy
-// has no count yet: run KeysBegin. wanted 0 only notes that a key is about to be reset.
-//
-// Index: the primary key. Locks the policy's count until the transaction ends, unless
-// max_keys is reached.
-func (q *Queries) KeysTake(ctx context.Context, db DBTX, arg KeysTakeParams) (int64, error) {
-	row := db.QueryRow(ctx, KeysTake,
-		arg.Policy,
-		arg.Algorithm,
-		arg.NowUs,
-		arg.LockTimeout,
-		arg.Wanted,
-		arg.MaxKeys,
-	)
-	var granted int64
-	err := row.Scan(&granted)
-	return granted, err
 }
 
 const KeysUncounted = `-- name: KeysUncounted :many

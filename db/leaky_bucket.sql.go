@@ -321,7 +321,7 @@ type LeakyBucketInsertParams struct {
 
 // LeakyBucketInsert gives the key an empty row, which decides like a missing one, for the
 // policy's lifetime. It has no effect if the key has a row. The caller has a permit of
-// KeysTake.
+// KeysPermit.
 //
 // Index: the primary key. Locks the new row until the transaction ends.
 func (q *Queries) LeakyBucketInsert(ctx context.Context, db DBTX, arg LeakyBucketInsertParams) (int64, error) {

@@ -224,7 +224,7 @@ type LeakyBucketQueueInsertParams struct {
 
 // LeakyBucketQueueInsert gives the key an empty row, which decides like a missing one, for the
 // policy's lifetime. It has no effect if the key has a row. The caller has a permit of
-// KeysTake.
+// KeysPermit.
 //
 // Index: the primary key. Locks the new row until the transaction ends.
 func (q *Queries) LeakyBucketQueueInsert(ctx context.Context, db DBTX, arg LeakyBucketQueueInsertParams) (int64, error) {

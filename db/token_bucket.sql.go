@@ -289,7 +289,7 @@ type TokenBucketInsertParams struct {
 
 // TokenBucketInsert gives the key an empty row, which decides like a missing one, for the
 // policy's lifetime. It has no effect if the key has a row. The caller has a permit of
-// KeysTake.
+// KeysPermit.
 //
 // Index: the primary key. Locks the new row until the transaction ends.
 func (q *Queries) TokenBucketInsert(ctx context.Context, db DBTX, arg TokenBucketInsertParams) (int64, error) {

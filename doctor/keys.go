@@ -16,15 +16,20 @@ func checkKeys(ctx context.Context, p *patient) (Check, error) {
 	if err != nil {
 		return Check{}, err
 	}
-	return judgeKeys(s.Bounded), nil
+	return judgeKeys(s), nil
 }
 
-// judgeKeys judges how much room policies with MaxKeys have for new keys.
-func judgeKeys(all []janitor.Bounded) Check {
+// judgeKeys judges how much room policies with MaxKeys have for new keys. A sweep may make some
+// if rows are due.
+func judgeKeys(s janitor.State) Check {
+	all, sweep := s.Bounded, ""
+	if s.DueRows > 0 {
+		sweep = "pglimit janitor --once"
+	}
 	if len(all) == 0 {
 		return Check{Message: "no policy with MaxKeys has had a key"}
 	}
-	c := Check{Message: fmt.Sprintf("%s of MaxKeys have room for new keys", printable.Count(len(all), "count"))}
+	c := Check{Message: fmt.Sprintf("all of %s with MaxKeys have room for new keys", printable.Count(len(all), "policy"))}
 	for _, b := range all {
 		if b.Share() < nearlyFull {
 			continue
@@ -35,11 +40,11 @@ func judgeKeys(all []janitor.Bounded) Check {
 		}
 		c = worse(c, Check{Verdict: Warn,
 			Details:  []string{fmt.Sprintf("policy %s, %s: %d of %d keys have a row: it is %s", b.Policy, b.Algorithm, b.Keys, b.MaxKeys, what)},
-			Fix:      "pglimit janitor --once",
+			Fix:      sweep,
 			NextStep: "see who makes up keys with `pglimit top`, limit the address first, or raise MaxKeys by `pglimit policy set POLICY --max-keys N`"})
 	}
 	if c.Verdict != OK {
-		c.Message = fmt.Sprintf("%d of %s are at 90 %% of their MaxKeys or more: %s", len(c.Details), printable.Count(len(all), "count"), c.Details[0])
+		c.Message = fmt.Sprintf("%d of %s are at 90 %% of their MaxKeys or more: %s", len(c.Details), printable.Count(len(all), "policy"), c.Details[0])
 	}
 	return c
 }

@@ -1,5 +1,5 @@
--- name: KeysTake :one
--- KeysTake takes permits to insert rows of a policy: as many of wanted as there is room for
+-- name: KeysPermit :one
+-- KeysPermit takes permits to insert rows of a policy: as many of wanted as there is room for
 -- below max_keys. It counts them as rows. granted is their number, or -1 if the policy
 -- has no count yet: run KeysBegin. wanted 0 only notes that a key is about to be reset.
 --

@@ -761,7 +761,7 @@ FROM c;
 -- name: SlidingWindowCounterInsert :execrows
 -- SlidingWindowCounterInsert gives the key an empty row, which decides like a missing one, for the
 -- policy's lifetime. It has no effect if the key has a row. The caller has a permit of
--- KeysTake.
+-- KeysPermit.
 --
 -- Index: the primary key. Locks the new row until the transaction ends.
 INSERT INTO pglimit_sliding_window_counter

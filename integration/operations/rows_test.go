@@ -58,6 +58,27 @@ func TestDoctorJanitor(t *testing.T) {
 	expect(t, pool, "janitor", doctor.Warn, "ended 10m", "janitor stuck has the lease", "read that process's log")
 }
 
+// TestDoctorKeys: the check names policies that have nearly as many keys as they may have.
+func TestDoctorKeys(t *testing.T) {
+	t.Parallel()
+	pool := testworld.NewPool(t)
+	expect(t, pool, "keys", doctor.OK, "no policy with MaxKeys has had a key")
+	l, p := testworld.NewLimiter(t, pool, nil), limiter.Policy{Name: "full", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour, MaxKeys: 10}
+	for i := range 12 {
+		testworld.Must(t)(l.Allow(t.Context(), p, fmt.Sprint(i)))
+		if i == 7 {
+			expect(t, pool, "keys", doctor.OK, "all of 1 policy with MaxKeys have room for new keys")
+		}
+	}
+	if c := expect(t, pool, "keys", doctor.Warn); c.Fix != "" {
+		t.Errorf("no row is due, and the fix is %s", c.Fix)
+	}
+	expect(t, pool, "keys", doctor.Warn, "policy full, token_bucket: 10 of 10 keys have a row: it is full", "pglimit policy set POLICY --max-keys N")
+	testworld.Exec(t, pool, `UPDATE pglimit_token_bucket SET expires_at_us = 1, updated_at_us = 1; UPDATE pglimit_key_count SET taken_at_us = 1`)
+	mend(t, pool, expect(t, pool, "keys", doctor.Warn).Fix)
+	expect(t, pool, "keys", doctor.OK)
+}
+
 // TestDoctorChanges: a table that has lost its primary key, and a trigger that loses changes of
 // policies, are named in the error and by the doctor.
 func TestDoctorChanges(t *testing.T) {

@@ -301,6 +301,7 @@ func (s *Set) provider(db *sql.DB) (*goose.Provider, error) {
 	return goose.NewProvider(goose.DialectPostgres, db, s.FS(),
 		goose.WithTableName(s.table),
 		goose.WithSessionLocker(sessionLock{locker}),
+		goose.WithAllowOutofOrder(true),       // one that makes nothing may be off the record, and later ones on it again
 		goose.WithDisableGlobalRegistry(true), // excludes an application's Go migrations
 		goose.WithLogger(goose.NopLogger()))
 }

@@ -27,7 +27,7 @@ func (p Store) permit(ctx context.Context, op *store.Op) error {
 
 func (p Store) take(ctx context.Context, op *store.Op) (granted int64, err error) {
 	err = p.ofCount(ctx, op, func(tx db.DBTX) (err error) {
-		granted, err = statement.Queries.KeysTake(ctx, tx, db.KeysTakeParams{
+		granted, err = statement.Queries.KeysPermit(ctx, tx, db.KeysPermitParams{
 			Policy: op.Policy, Algorithm: string(op.Algorithm), NowUs: op.Now, LockTimeout: statement.WaitText(op.LockWait),
 			Wanted: op.Permits, MaxKeys: op.Bound.MaxKeys,
 		})

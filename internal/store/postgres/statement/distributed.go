@@ -29,6 +29,6 @@ func others() {
 	exec.Distribute(Queries.ReservationForget)
 	exec.Distribute(Queries.ReservationConfirm)
 	exec.Distribute(exec.WithoutRow(Queries.ReservationsFree))
-	exec.Distribute(Queries.KeysTake)
+	exec.Distribute(Queries.KeysPermit)
 	exec.Distribute(exec.WithoutRow(Queries.KeysBegin))
 }
