@@ -68,7 +68,7 @@ func TestGrantsHostileNames(t *testing.T) {
 			}
 			testworld.Exec(t, super, printed, pgx.QueryExecModeSimpleProtocol)
 			a, o := rights(t, super, asker), rights(t, super, operator)
-			if strings.Count(a, "\n") != 7 || !strings.Contains(a, "pglimit_ask USAGE") || strings.Count(o, "\n") < 80 {
+			if strings.Count(a, "\n") != 8 || !strings.Contains(a, "pglimit_ask USAGE") || strings.Count(o, "\n") < 80 {
 				t.Errorf("an asker has:\n%s\nan operator has %d rights", a, strings.Count(o, "\n"))
 			}
 			var result struct {
