@@ -108,7 +108,7 @@ func (l *Limiter) reserve(ctx context.Context, path string, q limiter.Request, t
 		request
 		TTL string `json:"ttl"`
 	}{of(q), ttl.String()}
-	return l.hold(ctx, "/v1/reserve", body)
+	return l.hold(ctx, path, body)
 }
 
 // hold sends a request with a reservation or a ticket as its answer.
