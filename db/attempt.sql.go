@@ -145,11 +145,10 @@ VALUES ($1, $2, '', CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
-            ELSE coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint END,
-                coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+            ELSE coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint END, 0,
                 coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint)
 ON CONFLICT (policy, key, source) DO UPDATE SET
-    blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
+    blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us + $6::bigint, EXCLUDED.blocked_until_us)
 `
 
 type AttemptBlockParams struct {
@@ -162,7 +161,8 @@ type AttemptBlockParams struct {
 }
 
 // AttemptBlock denies all attempts of the key until the clock plus for_us, or until an earlier
-// block ends if that is later.
+// block ends if that is later. It does not move the clock of a row: that of a new row is 0, as
+// in AttemptHold, so that a key without a row and one with an empty row decide alike.
 //
 // Index: the primary key. Locks the key's row of the source ” until the transaction ends.
 func (q *Queries) AttemptBlock(ctx context.Context, db DBTX, arg AttemptBlockParams) error {

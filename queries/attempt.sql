@@ -148,7 +148,8 @@ WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.source = '';
 
 -- name: AttemptBlock :exec
 -- AttemptBlock denies all attempts of the key until the clock plus for_us, or until an earlier
--- block ends if that is later.
+-- block ends if that is later. It does not move the clock of a row: that of a new row is 0, as
+-- in AttemptHold, so that a key without a row and one with an empty row decide alike.
 --
 -- Index: the primary key. Locks the key's row of the source '' until the transaction ends.
 INSERT INTO pglimit_attempt
@@ -157,11 +158,10 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), '', CASE WHEN CASE WHEN sqlc.arg(lock_t
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint END,
-                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint END, 0,
                 coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint)
 ON CONFLICT (policy, key, source) DO UPDATE SET
-    blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+    blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us + sqlc.arg(for_us)::bigint, EXCLUDED.blocked_until_us);
 
 -- name: AttemptHold :exec
 -- AttemptHold locks the key's row of the source '', which it makes, empty, if there is none. Without it

@@ -230,3 +230,33 @@ func TestWaitsDoNotShrink(t *testing.T) {
 		}
 	}
 }
+
+// TestBlockMovesNoClock: a Block leaves a row's clock as it was, also if it makes the row. So an attempt
+// by a clock that is behind is decided at its own time, whether an Unblock or a Reset came first or not.
+func TestBlockMovesNoClock(t *testing.T) {
+	t.Parallel()
+	pool, clock := testworld.NewPool(t), new(conformance.Clock)
+	config := &limiter.Config{Now: clock.Now}
+	for name, l := range map[string]*limiter.Limiter{"memory": limiter.NewMemory(config), "database": testworld.NewLimiter(t, pool, config)} {
+		for key, first := range map[string]func(context.Context, limiter.Policy, string) error{
+			"new": nil, "unblocked": l.Unblock, "reset": l.Reset,
+		} {
+			clock.Set(9_000_000)
+			if first != nil {
+				must.Succeed(t, first(t.Context(), attempts, key))
+			}
+			must.Succeed(t, l.Block(t.Context(), attempts, key, time.Minute))
+			clock.Set(1_000_000)
+			must.Succeed(t, l.Block(t.Context(), attempts, key, 2*time.Minute))
+			denied, err := l.Check(t.Context(), attempts, key, 1)
+			if err != nil || denied.Allowed || denied.RetryAfter != 2*time.Minute {
+				t.Errorf("%s, %s: a later block by a clock that is behind: got %+v, %v", name, key, denied, err)
+			}
+			must.Succeed(t, l.Unblock(t.Context(), attempts, key))
+			ticket, err := l.Attempt(t.Context(), attempts, key, limiter.AttemptOptions{TTL: time.Hour})
+			if left := ticket.ExpiresAt.Sub(clock.Now()); err != nil || left != time.Hour {
+				t.Errorf("%s, %s: the ticket ends in %v, %v", name, key, left, err)
+			}
+		}
+	}
+}

@@ -3561,11 +3561,10 @@ BEGIN
     ELSIF request.algorithm = 'attempts' THEN
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
-        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint,
-                        request.now_us,
+        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint, 0,
                         request.now_us + request.for_us::bigint)
         ON CONFLICT (policy, key, source) DO UPDATE SET
-            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us + request.for_us::bigint, EXCLUDED.blocked_until_us);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3660,11 +3659,10 @@ BEGIN
     ELSIF request.algorithm = 'attempts' THEN
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
-        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint,
-                        request.now_us,
+        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint, 0,
                         request.now_us + request.for_us::bigint)
         ON CONFLICT (policy, key, source) DO UPDATE SET
-            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us + request.for_us::bigint, EXCLUDED.blocked_until_us);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd

@@ -81,8 +81,8 @@ func (w *World) attempts(op *Op, now int64, choice int) (out Out) {
 	case Check, Usage:
 		out = k.looked(op, now)
 	case Block:
-		t, at := k.row("", now)
-		t.BlockedUntil = max(t.BlockedUntil, at+op.For)
+		t, at := k.row("", 0) // its clock does not move
+		t.BlockedUntil = max(t.BlockedUntil, max(at, now)+op.For)
 	case Unblock:
 		for _, t := range k.Tries {
 			t.Unblock(&t.Rules, max(t.UpdatedAt, now))

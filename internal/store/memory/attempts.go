@@ -90,8 +90,8 @@ func (s *tries) do(op *store.Op, now int64) (found bool) {
 		row.Fold(&a.Rules, at)
 		s.saw(op, row, now, at)
 	case store.Block:
-		row, at := s.row("", now)
-		row.BlockedUntil = max(row.BlockedUntil, at+op.ForUs)
+		row, at := s.row("", 0) // its clock does not move
+		row.BlockedUntil = max(row.BlockedUntil, max(at, now)+op.ForUs)
 	case store.Unblock:
 		for _, row := range s.rows {
 			row.Unblock(&row.rules, max(row.UpdatedAt, now))
