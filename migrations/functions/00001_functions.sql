@@ -107,7 +107,12 @@ BEGIN
             calendar text, time_zone text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8,
             -- the end of its block, infinity if that has none; whether it has overrides for several keys
             blocked_until timestamptz, ruled bool,
-            lease float8, block_growth float8, block_max_s float8
+            lease float8, block_growth float8, block_max_s float8, max_keys bigint, rest_limit float8
+        );
+        -- A key under a policy that bounds them: the permits wanted and granted, the rows that
+        -- there are, and for how long the key's row is there.
+        CREATE TYPE pglimit._bound AS (
+            policy text, key text, algorithm text, now_us bigint, lifetime_us bigint, wanted bigint, max_keys bigint, keys bigint, granted bigint, left_us bigint
         );
     END IF;
 END $pglimit$;
@@ -787,7 +792,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -2312,6 +2317,214 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- Whether the key surely has a row until this call ends: the janitor deletes none that is
+-- due in more than five minutes, and this postpones an earlier one.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._present(asked pglimit._request) RETURNS bool
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    request pglimit._bound := (asked.policy, asked.key, asked.algorithm, asked.now_us, asked.lifetime_us, NULL, NULL, NULL, NULL, NULL)::pglimit._bound;
+BEGIN
+    IF request.algorithm = 'leaky_bucket' THEN
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), extended AS (
+            UPDATE pglimit_leaky_bucket AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            FROM c
+            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            RETURNING t.expires_at_us
+        )
+        SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                         (SELECT t.expires_at_us FROM pglimit_leaky_bucket AS t
+                          WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
+        FROM c
+        INTO request.left_us;
+    ELSIF request.algorithm = 'leaky_bucket_queue' THEN
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), extended AS (
+            UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            FROM c
+            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            RETURNING t.expires_at_us
+        )
+        SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                         (SELECT t.expires_at_us FROM pglimit_leaky_bucket_queue AS t
+                          WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
+        FROM c
+        INTO request.left_us;
+    ELSIF request.algorithm = 'token_bucket' THEN
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), extended AS (
+            UPDATE pglimit_token_bucket AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            FROM c
+            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            RETURNING t.expires_at_us
+        )
+        SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                         (SELECT t.expires_at_us FROM pglimit_token_bucket AS t
+                          WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
+        FROM c
+        INTO request.left_us;
+    ELSIF request.algorithm = 'fixed_window' THEN
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), extended AS (
+            UPDATE pglimit_fixed_window AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            FROM c
+            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            RETURNING t.expires_at_us
+        )
+        SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                         (SELECT t.expires_at_us FROM pglimit_fixed_window AS t
+                          WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
+        FROM c
+        INTO request.left_us;
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), extended AS (
+            UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            FROM c
+            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            RETURNING t.expires_at_us
+        )
+        SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                         (SELECT t.expires_at_us FROM pglimit_sliding_window_counter AS t
+                          WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
+        FROM c
+        INTO request.left_us;
+    ELSIF request.algorithm = 'sliding_window_log' THEN
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), extended AS (
+            UPDATE pglimit_sliding_window_log AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            FROM c
+            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            RETURNING t.expires_at_us
+        )
+        SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                         (SELECT t.expires_at_us FROM pglimit_sliding_window_log AS t
+                          WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
+        FROM c
+        INTO request.left_us;
+    END IF;
+    RETURN request.left_us > 0;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Takes a permit for the row of a key that has none: returns 1, 0 if another transaction has made
+-- the row meanwhile, or NULL if there is no permit. wanted is 1; -1 gives the permit back, and
+-- 0 notes that the key is about to be reset. The count stays locked until the transaction
+-- ends, and a rollback gives the permit back.
+--
+-- A process of the library inserts with permits that it took before. If it makes the
+-- row between this and the upsert, the permit is one too many until the janitor counts again.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._permit(asked pglimit._request, most bigint, wanted bigint DEFAULT 1) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    request pglimit._bound := (asked.policy, asked.key, asked.algorithm, asked.now_us, asked.lifetime_us, wanted, most, NULL, NULL, NULL)::pglimit._bound;
+BEGIN
+    IF request.wanted >= 0 THEN
+        FOR i IN 1 .. 2 LOOP
+            WITH c AS MATERIALIZED (
+                SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us
+            ), taken AS (
+                UPDATE pglimit_key_count AS t SET
+                    granted = GREATEST(0::bigint, LEAST(request.wanted::bigint, request.max_keys::bigint - t.keys)),
+                    keys = t.keys + GREATEST(0::bigint, LEAST(request.wanted::bigint, request.max_keys::bigint - t.keys)),
+                    max_keys = request.max_keys::bigint,
+                    taken_at_us = CASE WHEN request.wanted::bigint = 0::bigint OR t.keys < request.max_keys::bigint THEN GREATEST(t.taken_at_us, c.us) ELSE t.taken_at_us END
+                FROM c
+                WHERE t.policy = request.policy::text AND t.key = '' AND t.algorithm = request.algorithm::text
+                  AND (request.wanted::bigint = 0::bigint OR t.keys < request.max_keys::bigint OR t.max_keys <> request.max_keys::bigint)
+                RETURNING t.granted
+            )
+            SELECT coalesce((SELECT t.granted FROM taken AS t),
+                            (SELECT 0::bigint FROM pglimit_key_count AS t WHERE t.policy = request.policy::text AND t.key = '' AND t.algorithm = request.algorithm::text),
+                            -1::bigint)::bigint AS granted
+            FROM c
+            INTO request.granted;
+            EXIT WHEN request.granted >= 0 OR request.wanted = 0;
+            -- The policy has no count yet.
+            IF request.algorithm = 'leaky_bucket' THEN
+                SELECT count(*)::bigint AS keys FROM pglimit_leaky_bucket AS t WHERE t.policy = request.policy::text AND t.key <> ''
+                INTO request.keys;
+            ELSIF request.algorithm = 'leaky_bucket_queue' THEN
+                SELECT count(*)::bigint AS keys FROM pglimit_leaky_bucket_queue AS t WHERE t.policy = request.policy::text AND t.key <> ''
+                INTO request.keys;
+            ELSIF request.algorithm = 'token_bucket' THEN
+                SELECT count(*)::bigint AS keys FROM pglimit_token_bucket AS t WHERE t.policy = request.policy::text AND t.key <> ''
+                INTO request.keys;
+            ELSIF request.algorithm = 'fixed_window' THEN
+                SELECT count(*)::bigint AS keys FROM pglimit_fixed_window AS t WHERE t.policy = request.policy::text AND t.key <> ''
+                INTO request.keys;
+            ELSIF request.algorithm = 'sliding_window_counter' THEN
+                SELECT count(*)::bigint AS keys FROM pglimit_sliding_window_counter AS t WHERE t.policy = request.policy::text AND t.key <> ''
+                INTO request.keys;
+            ELSIF request.algorithm = 'sliding_window_log' THEN
+                SELECT count(*)::bigint AS keys FROM pglimit_sliding_window_log AS t WHERE t.policy = request.policy::text AND t.key <> ''
+                INTO request.keys;
+            END IF;
+            INSERT INTO pglimit_key_count AS t (keys, max_keys, granted, taken_at_us, counted_at_us, policy, key, algorithm)
+            SELECT request.keys::bigint, request.max_keys::bigint, 0, c.us, c.us, request.policy::text, '', request.algorithm::text
+            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+            ON CONFLICT (policy, key, algorithm) DO NOTHING;
+        END LOOP;
+        IF request.wanted = 0 OR NOT pglimit._present(asked) THEN
+            RETURN CASE WHEN request.granted > 0 THEN request.granted END;
+        ELSIF request.granted <= 0 THEN
+            RETURN 0;
+        END IF;
+    END IF;
+    UPDATE pglimit_key_count AS t SET keys = t.keys - 1::bigint
+    WHERE t.policy = request.policy AND t.key = '' AND t.algorithm = request.algorithm;
+    RETURN 0;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- The request under a policy that bounds its keys. If the key has no row and gets none, it is
+-- one for the row that those keys share, under rest_limit and its burst, or the answer
+-- is a denial: its statement is denied, and no block is the reason.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._admit(request pglimit._request, most bigint, rest_limit float8 DEFAULT 0, of_burst float8 DEFAULT NULL) RETURNS pglimit._request
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+BEGIN
+    IF request.statement <> 'take' AND request.statement <> 'charge' THEN
+        RETURN request; -- it inserts nothing
+    ELSIF pglimit._present(request) THEN
+        RETURN request;
+    ELSIF pglimit._permit(request, most) IS NOT NULL THEN
+        RETURN request;
+    ELSIF rest_limit = 0::float8 OR request.verb IN ('reserve', 'reserve_up_to') THEN
+        request.statement := 'denied';
+        RETURN request;
+    END IF;
+    request.key := '';
+    request.burst := coalesce(of_burst * (rest_limit / request.limit_units), rest_limit);
+    request.limit_units := rest_limit;
+    request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
+    request.room := request.capacity;
+    IF request.floor > 0 THEN
+        request.room := request.capacity - request.capacity * request.floor::float8 / 1000000::float8;
+    END IF;
+    request.block_for_us := 0; -- it would be one of all keys
+    IF request.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        request.leak := rest_limit * request.tick_us::float8 / request.period_us::float8;
+        request.lifetime_us := CASE WHEN ceil(request.capacity / request.leak) + 1::float8 >= (3155760000000000 / request.tick_us)::float8 THEN 3155760000000000
+                               ELSE (ceil(request.capacity / request.leak) + 1::float8)::bigint * request.tick_us END;
+    END IF;
+    IF request.statement = 'take' AND floor(request.room / request.cost) < 1::float8 THEN
+        request.statement := 'check';
+    END IF;
+    RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- Adds a denial to pglimit_denial, as package deniallog does, in the caller's transaction.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._count_denial(request pglimit._request, reason text, fits_at_us bigint) RETURNS void
@@ -2356,6 +2569,15 @@ BEGIN
     IF request.statement = 'none' THEN
         -- An override says that nothing is decided.
         RETURN (true, request.units, request.burst, 0, 0, 0, 0, NULL, false)::pglimit.result;
+    ELSIF request.statement = 'denied' AND request.blocked_until_us IS NULL THEN
+        -- The key has no row and gets none; the janitor makes room, every minute by default.
+        IF request.verb = 'charge' THEN
+            RETURN (true, 0, 0, 0, 0, 60, 0, NULL, false)::pglimit.result; -- and nothing was recorded
+        ELSIF request.counts THEN
+            request.key := ''; -- a flood of keys must not add rows there instead
+            PERFORM pglimit._count_denial(request, 'keys', request.now_us + 60000000);
+        END IF;
+        RETURN (request.shadow, CASE WHEN request.shadow THEN request.units ELSE 0 END, 0, 0, 60, 60, 0, 'keys', request.shadow)::pglimit.result;
     ELSIF request.statement = 'denied' THEN
         retry_after_s := pglimit._seconds(GREATEST(request.blocked_until_us, request.now_us), request.now_us);
         IF request.counts AND request.verb <> 'check' THEN
@@ -2749,6 +2971,15 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
+    IF policy.max_keys > 0 THEN
+        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+            pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease, floor => floor),
+            policy.max_keys, policy.rest_limit, policy.burst)));
+    END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -2772,6 +3003,13 @@ DECLARE
     request pglimit._request;
     due pglimit._request;
     requests pglimit._request[]; -- as in the call
+    bounds bigint[]; -- max_keys
+    bounded bool := false; -- one of them
+    missing bigint[] := '{}'; -- places of keys that have no row yet, in the order of locks
+    permits bigint;
+    taken bigint[] := '{}'; -- of those that have a permit
+    looked pglimit._request[]; -- before that
+    begins bool := false; -- a denial a block, or it may be none
     answer pglimit.result;
     answers pglimit.result[];
     places bigint[]; -- in the order of locks
@@ -2808,6 +3046,8 @@ BEGIN
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
             lease => policy.lease, floor => floor);
         requests[i] := request;
+        bounds[i] := policy.max_keys;
+        bounded := bounded OR policy.max_keys > 0;
         denied := denied OR request.statement = 'denied' AND NOT request.shadow;
         CONTINUE WHEN request.shadow OR request.statement = 'none';
         enforced := enforced + 1;
@@ -2824,6 +3064,49 @@ BEGIN
         END IF;
     END LOOP;
 
+    -- Keys of policies that bound them. A key that has no row yet gets it only if the others are
+    -- not denied anyhow, or their denial begins a block.
+    IF bounded AND possible AND NOT denied THEN
+        FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+            request := requests[places[i]];
+            CONTINUE WHEN bounds[places[i]] = 0 OR request.shadow OR request.statement = 'none';
+            IF NOT pglimit._present(request) THEN
+                missing := pg_catalog.array_append(missing, places[i]);
+            END IF;
+        END LOOP;
+        IF pg_catalog.cardinality(missing) > 0 AND pg_catalog.cardinality(missing) < enforced THEN
+            FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+                request := requests[places[i]];
+                CONTINUE WHEN request.shadow OR request.statement = 'none';
+                request.statement := 'check';
+                request.again := true;
+                request := pglimit._run(request);
+                looked[places[i]] := request;
+                IF request.blocked_until_us > request.updated_at_us THEN
+                    possible := false;
+                ELSIF floor((request.room - request.level) / request.units) < 1::float8 THEN
+                    possible := false;
+                    begins := begins OR request.block_for_us > 0 OR EXISTS (SELECT FROM pglimit_reservation AS h
+                        WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.expires_at_us <= request.now_us AND h.algorithm = request.algorithm);
+                END IF;
+            END LOOP;
+            possible := possible OR begins;
+        END IF;
+        FOR i IN 1 .. pg_catalog.cardinality(missing) LOOP
+            EXIT WHEN NOT possible;
+            permits := pglimit._permit(requests[missing[i]], bounds[missing[i]]);
+            IF permits > 0 THEN
+                taken := pg_catalog.array_append(taken, missing[i]);
+            ELSIF permits IS NULL THEN
+                requests[missing[i]].statement := 'denied';
+                denied := true;
+            END IF;
+        END LOOP;
+        FOR i IN 1 .. CASE WHEN denied THEN pg_catalog.cardinality(taken) ELSE 0 END LOOP
+            PERFORM pglimit._permit(requests[taken[i]], bounds[taken[i]], -1); -- it is not used
+        END LOOP;
+    END IF;
+
     allowed := NOT denied;
     -- Locks the rows in their order and looks what fits. A take of no units starts the block of a
     -- key for whose cost there is no room, and changes nothing else.
@@ -2831,12 +3114,16 @@ BEGIN
         EXIT WHEN denied;
         request := requests[places[i]];
         CONTINUE WHEN request.shadow OR request.statement = 'none';
-        request.count := 0;
-        request.again := true;
-        IF NOT possible THEN
-            request.statement := 'check';
+        IF possible OR looked IS NULL THEN
+            request.count := 0;
+            request.again := true;
+            IF NOT possible THEN
+                request.statement := 'check';
+            END IF;
+            request := pglimit._run(request);
+        ELSE
+            request := looked[places[i]];
         END IF;
-        request := pglimit._run(request);
         IF NOT possible AND enforced > 1 AND request.blocked_until_us > request.updated_at_us THEN
             request.granted := -1;
         END IF;
@@ -2863,6 +3150,9 @@ BEGIN
             -- A shadow never denies the others, and is not decided if they were denied.
             answer := (NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, NULL)::pglimit.result;
             IF allowed THEN
+                IF bounds[places[i]] > 0 THEN
+                    request := pglimit._admit(request, bounds[places[i]]);
+                END IF;
                 answer := pglimit._answer(pglimit._run(request));
             END IF;
         ELSIF allowed THEN
@@ -2910,6 +3200,15 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
+    IF policy.max_keys > 0 THEN
+        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+            pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+            period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
+            block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease),
+            policy.max_keys, policy.rest_limit, policy.burst)));
+    END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
@@ -3043,6 +3342,14 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
+    IF policy.max_keys > 0 THEN
+        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+            pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            count_denials => policy.count_denials, lease => policy.lease),
+            policy.max_keys, policy.rest_limit, policy.burst)));
+    END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -3149,6 +3456,9 @@ BEGIN
     IF estimate THEN
         request := pglimit._corrected(request);
     END IF;
+    IF policy.max_keys > 0 THEN
+        request := pglimit._admit(request, policy.max_keys);
+    END IF;
     request := pglimit._run(request);
     answer := pglimit._answer(request);
     counted := request.granted > 0::float8;
@@ -3236,6 +3546,9 @@ DECLARE
 BEGIN
     IF estimate THEN
         request := pglimit._corrected(request);
+    END IF;
+    IF policy.max_keys > 0 THEN
+        request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);
     answer := pglimit._answer(request);
@@ -3485,6 +3798,10 @@ BEGIN
     request.for_us := round(for_s * 1e6::float8);
     request.denied_at_us := 0; -- no denial
     request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
+    IF policy.max_keys > 0 AND NOT pglimit._present(request) AND pglimit._permit(request, policy.max_keys) IS NULL THEN
+        RAISE program_limit_exceeded USING MESSAGE = 'pglimit: policy ' || quote_literal(name) || ' has rows for all of its ' || policy.max_keys::text || ' keys, and this key has none to block',
+            HINT = 'Raise max_keys, or block the key by an override.';
+    END IF;
     IF request.algorithm = 'leaky_bucket' THEN
         INSERT INTO pglimit_leaky_bucket
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, tick_us, leaked_at_us)
@@ -3561,10 +3878,11 @@ BEGIN
     ELSIF request.algorithm = 'attempts' THEN
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
-        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint, 0,
+        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint,
+                        request.now_us,
                         request.now_us + request.for_us::bigint)
         ON CONFLICT (policy, key, source) DO UPDATE SET
-            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us + request.for_us::bigint, EXCLUDED.blocked_until_us);
+            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3659,10 +3977,11 @@ BEGIN
     ELSIF request.algorithm = 'attempts' THEN
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
-        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint, 0,
+        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint,
+                        request.now_us,
                         request.now_us + request.for_us::bigint)
         ON CONFLICT (policy, key, source) DO UPDATE SET
-            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us + request.for_us::bigint, EXCLUDED.blocked_until_us);
+            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3791,6 +4110,10 @@ DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key);
     request pglimit._request := pglimit._target(policy.algorithm, name, key, NULL);
 BEGIN
+    IF policy.max_keys > 0 THEN
+        -- The janitor waits before it counts: processes of the library know the row.
+        PERFORM pglimit._permit(request, policy.max_keys, 0);
+    END IF;
     IF request.algorithm = 'leaky_bucket' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
@@ -3970,7 +4293,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
@@ -4035,6 +4358,15 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
+    IF policy.max_keys > 0 THEN
+        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+            pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease, floor => floor),
+            policy.max_keys, policy.rest_limit, policy.burst)));
+    END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -4051,6 +4383,15 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
+    IF policy.max_keys > 0 THEN
+        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+            pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+            period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
+            block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease),
+            policy.max_keys, policy.rest_limit, policy.burst)));
+    END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
@@ -4083,6 +4424,14 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
+    IF policy.max_keys > 0 THEN
+        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+            pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            count_denials => policy.count_denials, lease => policy.lease),
+            policy.max_keys, policy.rest_limit, policy.burst)));
+    END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -4108,6 +4457,9 @@ DECLARE
     reservation text;
     expires_us bigint;
 BEGIN
+    IF policy.max_keys > 0 THEN
+        request := pglimit._admit(request, policy.max_keys);
+    END IF;
     request := pglimit._run(request);
     answer := pglimit._answer(request);
     counted := request.granted > 0::float8;
@@ -4149,6 +4501,9 @@ DECLARE
     reservation text;
     expires_us bigint;
 BEGIN
+    IF policy.max_keys > 0 THEN
+        request := pglimit._admit(request, policy.max_keys);
+    END IF;
     request := pglimit._run(request);
     answer := pglimit._answer(request);
     counted := request.granted > 0::float8;
@@ -4306,12 +4661,12 @@ BEGIN
                  'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'block',
                  'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
-                 '_corrected', '_attempt', '_attempted', '_ticket', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
+                 '_attempt', '_attempted', '_ticket', '_present', '_permit', '_admit', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.results, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._policy;
+        DROP TYPE pglimit.results, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
     END IF;
     PERFORM set_config('lock_timeout'::text, '10s'::text, true);
     BEGIN

@@ -9,6 +9,7 @@
 //	decide.tmpl      runs one of them, and gives expired reservations back
 //	answer.tmpl      works out the result
 //	policy.tmpl      reads the policy of a name, with the override of a key
+//	bound.tmpl       makes sure that the key may have a row
 //	calendar.tmpl    finds where a period of a calendar ends
 //	public.tmpl      puts the parts together: the functions that programs call
 //	attempt.tmpl     has attempts, from their arguments to their results
@@ -234,6 +235,11 @@ func (f function) Run() string {
 // ByName reports whether the function reads a policy by its name.
 func (f function) ByName() bool { return f.Algorithm == ofPolicy }
 
+// Bounded reports whether the function may insert the row of a key whose policy bounds them.
+func (f function) Bounded() bool {
+	return f.ByName() && slices.Contains([]string{"allow", "allow_up_to", "charge", "reserve", "reserve_up_to", "block"}, f.Name)
+}
+
 // Verb is what the function does, whatever it takes its numbers from.
 func (f function) Verb() string { return strings.TrimSuffix(f.Name, with) }
 
@@ -428,7 +434,8 @@ func run(from, to string) error {
 		algorithms[i].read = read
 	}
 	templates, err := template.New("").Funcs(template.FuncMap{
-		"quote": quote, "in": in, "row": row, "fields": fieldNames, "trial": func() string { return broken(strings.Join(trial, ", "), 150, "            ") }, "indent": indent, "broken": broken,
+		"quote": quote, "in": in, "row": row, "fields": fieldNames, "trial": func() string { return broken(strings.Join(trial, ", "), 150, "            ") }, "bound": func() string { return strings.Join(bound, ", ") },
+		"indent": indent, "broken": broken,
 		"longest":  func(unit string) int64 { return calendars.Unit(unit).Longest() },
 		"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"names":    func() string { return list(algorithms, algorithm.names) },

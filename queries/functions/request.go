@@ -43,6 +43,9 @@ var trial = []string{"clocked bool", "now_us bigint", "policy text", "key text",
 	"limit_failures bigint", "at_once bigint", "quiet_us bigint", "block_for_us bigint", "block_growth float8", "block_max_us bigint",
 	"granted bool", "failures bigint", "waits_until_us bigint", "forget_at_us bigint", "blocked_until_us bigint", "updated_at_us bigint", "ends text"}
 
+// bound are the fields of the type _bound, of the statements about a policy's keys.
+var bound = []string{"policy text", "key text", "algorithm text", "now_us bigint", "lifetime_us bigint", "wanted bigint", "max_keys bigint", "keys bigint", "granted bigint", "left_us bigint"}
+
 // row is a value of type _request as SQL, from names of fields and their values; the other
 // fields are NULL. There is a line for each group of fields, indented by margin, that
 // ends with their names.
@@ -98,7 +101,7 @@ func known(text string) error {
 			names = append(names, name)
 		}
 	}
-	for _, f := range trial {
+	for _, f := range slices.Concat(trial, bound) {
 		name, _, _ := strings.Cut(f, " ")
 		names = append(names, name)
 	}
