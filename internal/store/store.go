@@ -51,7 +51,7 @@ const RestKey = ""
 func (q *Query) OfRest() Query {
 	r := *q
 	r.Key, r.Rules, r.Bound = RestKey, *q.Bound.Rest, nil
-	r.Room = r.Capacity
+	r.Room = r.Ceiling()
 	return r
 }
 
