@@ -3878,11 +3878,10 @@ BEGIN
     ELSIF request.algorithm = 'attempts' THEN
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
-        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint,
-                        request.now_us,
+        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint, 0,
                         request.now_us + request.for_us::bigint)
         ON CONFLICT (policy, key, source) DO UPDATE SET
-            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us + request.for_us::bigint, EXCLUDED.blocked_until_us);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3977,11 +3976,10 @@ BEGIN
     ELSIF request.algorithm = 'attempts' THEN
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
-        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint,
-                        request.now_us,
+        VALUES (request.policy, request.key, '', request.now_us + request.for_us::bigint, 0,
                         request.now_us + request.for_us::bigint)
         ON CONFLICT (policy, key, source) DO UPDATE SET
-            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, GREATEST(pglimit_attempt.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_attempt.blocked_until_us, pglimit_attempt.updated_at_us + request.for_us::bigint, EXCLUDED.blocked_until_us);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -4661,7 +4659,7 @@ BEGIN
                  'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'block',
                  'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
-                 '_attempt', '_attempted', '_ticket', '_present', '_permit', '_admit', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
+                 '_corrected', '_attempt', '_attempted', '_ticket', '_present', '_permit', '_admit', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
