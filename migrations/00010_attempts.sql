@@ -118,7 +118,7 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_attempt_ends(tickets text[]) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT string_agg(tickets[i], ',' ORDER BY i) FROM generate_series(3, cardinality(tickets), 3) AS i $$;
+AS $$ SELECT pg_catalog.string_agg(tickets[i], ','::text ORDER BY i) FROM pg_catalog.generate_series(3, pg_catalog.cardinality(tickets), 3) AS i $$;
 -- +goose StatementEnd
 
 -- +goose Down
