@@ -144,8 +144,8 @@ type Policy struct {
 	//   - The number of rows never exceeds it. It may end a hundredth, at most 100, below it for
 	//     each process that adds keys, until the janitor has counted.
 	//   - Only the janitor makes room: it deletes rows that are empty.
-	//   - All programs use the same MaxKeys under one Name and Algorithm. The SQL functions
-	//     insert rows without asking.
+	//   - All programs use the same MaxKeys under one Name and Algorithm. The SQL functions keep it
+	//     by the policy's name; those with numbers in the call insert rows without asking.
 	//   - In a transaction a new key locks the count of the policy's keys until the end. The
 	//     new keys of other transactions wait for it.
 	//   - With ShardingRouter new keys return ErrUnsupported.

@@ -72,7 +72,7 @@ var (
 	note        = regexp.MustCompile(`(?m)^\s*--.*$| -- .*$`)
 	declaration = regexp.MustCompile(`(?s)^(\w+) (?:CONSTANT )?([\w.\[\]]+)(?: := (.*))?;$`)
 	option      = regexp.MustCompile(`\b(MESSAGE|HINT) = `)
-	field       = regexp.MustCompile(`\b(request|due|answer|policy|held)\.(\w+)`)
+	field       = regexp.MustCompile(`\b(request|asked|read|due|answer|policy|held)\.(\w+)`)
 )
 
 // parts are the words that begin a line of PL/pgSQL, and where its expressions are.
@@ -87,7 +87,7 @@ var parts = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^[\w.\[\]]+ := (.*);$`),
 	regexp.MustCompile(`(?s)^INSERT INTO \w+\s.*\sON CONFLICT\s.*;$`), // of db
 	regexp.MustCompile(`(?s)^INSERT INTO \w+\s+\([^)]*\)\s+VALUES \((.*)\);$`),
-	regexp.MustCompile(`(?s)^(?:ELSE|LOOP|NULL;|RETURN;|END IF;|END LOOP;|EXCEPTION WHEN [\w ]+ THEN|END;)$`),
+	regexp.MustCompile(`(?s)^(?:ELSE|LOOP|EXIT;|NULL;|RETURN;|END IF;|END LOOP;|EXCEPTION WHEN [\w ]+ THEN|END;)$`),
 	regexp.MustCompile(`(?s)^(?:INSERT|UPDATE|DELETE|SELECT|WITH) .*;$`),
 }
 
