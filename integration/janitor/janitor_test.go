@@ -103,7 +103,7 @@ func count(t *testing.T, pool *pgxpool.Pool, table string) int {
 func take(ctx context.Context, conn db.DBTX, policy, key string, now *int64) (db.TokenBucketTakeRow, error) {
 	const hour = int64(time.Hour / time.Microsecond)
 	return db.New().TokenBucketTake(ctx, conn, db.TokenBucketTakeParams{
-		Policy: policy, Key: key, Cost: 1, Count: 1, Capacity: 1e9, Leak: 1e-300, LifetimeUs: hour, NowUs: now,
+		Policy: policy, Key: key, Cost: 1, Count: 1, Capacity: 1e9, Room: 1e9, Leak: 1e-300, LifetimeUs: hour, NowUs: now,
 	})
 }
 
