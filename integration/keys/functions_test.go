@@ -226,10 +226,12 @@ func told(all []limiter.Result, shadow bool) (lines []string) {
 }
 
 // TestFunctionsRollBack: a rollback gives the row and the permit back. Until the end the count is
-// locked, and another transaction's new key waits for it.
+// locked, and another transaction's new key waits for it; a known key
+// does not.
 func TestFunctionsRollBack(t *testing.T) {
-	w, p := newFunctionsWorld(t), hour(limiter.SlidingWindowLog, 2)
+	w, p := newFunctionsWorld(t), hour(limiter.SlidingWindowLog, 3)
 	w.asks(p, "first", "")
+	w.asks(p, "known", "")
 	for _, commit := range []bool{false, true} {
 		tx := testworld.Begin(t, w.pool, pgx.TxOptions{})
 		in := *w.Functions
@@ -246,13 +248,22 @@ func TestFunctionsRollBack(t *testing.T) {
 			var waits sync.WaitGroup
 			waits.Go(func() { w.asks(p, "another", limiter.ReasonKeys) })
 			testworld.AwaitBlocked(t, w.pool)
+			known := testworld.Begin(t, w.pool, pgx.TxOptions{})
+			for _, sql := range []string{`SET LOCAL lock_timeout = '2s'`, `SELECT pglimit.allow('bounded', 'known')`} {
+				if _, err := known.Exec(t.Context(), sql); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := known.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			testworld.Commit(t, tx)
 			waits.Wait()
-			w.expect(p, 2, 2)
+			w.expect(p, 3, 3)
 		} else if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		} else {
-			w.expect(p, 1, 1)
+			w.expect(p, 2, 2)
 		}
 	}
 }
