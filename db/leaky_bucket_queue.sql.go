@@ -476,8 +476,9 @@ type LeakyBucketQueueReserveRow struct {
 }
 
 // LeakyBucketQueueReserve does what LeakyBucketQueueTake does. If anything is granted, a row of
-// pglimit_reservation records it, as cost * granted units. State 'open' is a reservation, to be settled by
-// policy, key and id. State 'spent' only remembers the idempotency key.
+// pglimit_reservation records it, as cost * granted units. State 'open' is a
+// reservation, to be settled by policy, key and id. State 'spent' only remembers the
+// idempotency key.
 //
 // If the idempotency key was admitted before, nothing is decided and no row is
 // returned. If an expired reservation has the key, the caller first returns its units.
@@ -974,7 +975,8 @@ type LeakyBucketQueueTakeManyRow struct {
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
 // some are granted, block_for_us starts a block too. A row's floor is the part of the
-// capacity that must stay free, in millionths. The order of the rows returned is undefined. Each array but keys has an element for each key, or one for all keys.
+// capacity that must stay free, in millionths. The order of the rows returned is
+// undefined. Each array but keys has an element for each key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in LeakyBucketQueueTake. If a row stays locked for longer than lock_timeout,
