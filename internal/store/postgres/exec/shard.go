@@ -189,6 +189,11 @@ func textOf(value any) []byte {
 			return nil
 		}
 		return strconv.AppendInt(nil, *v, 10)
+	case *float64:
+		if v == nil {
+			return nil
+		}
+		return appendNumber(nil, *v)
 	case *string:
 		if v == nil {
 			return nil

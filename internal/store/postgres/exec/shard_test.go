@@ -19,7 +19,7 @@ func init() {
 // TestOnShard: a statement goes to the first of its keys, says which parameter lists them,
 // and has its parameters as PostgreSQL's text of an array.
 func TestOnShard(t *testing.T) {
-	now, null := int64(-7), (*int64)(nil)
+	now, null, part := int64(-7), (*int64)(nil), 2.5
 	hostile := []string{`a"b\,{}`, "NULL", ""}
 	for _, c := range []struct {
 		keys   []string
@@ -28,7 +28,7 @@ func TestOnShard(t *testing.T) {
 		want   string
 	}{
 		{[]string{"k"}, nil, 0, `{}`},
-		{[]string{"k"}, []any{"p", "k", 0.1, int64(3), true, &now, null, nil, (*string)(nil)}, 0, `{"p","k","0.1","3","true","-7",NULL,NULL,NULL}`},
+		{[]string{"k"}, []any{"p", "k", 0.1, int64(3), true, &now, null, nil, (*string)(nil), &part, (*float64)(nil)}, 0, `{"p","k","0.1","3","true","-7",NULL,NULL,NULL,"2.5",NULL}`},
 		{hostile, []any{[]float64{1e300, math.Inf(1)}, hostile, []int64{}, hostile}, 2,
 			`{"{1e+300,+Inf}","{\"a\\\"b\\\\,{}\",\"NULL\",\"\"}","{}","{\"a\\\"b\\\\,{}\",\"NULL\",\"\"}"}`},
 	} {

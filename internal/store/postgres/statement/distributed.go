@@ -25,6 +25,7 @@ func init() {
 func others() {
 	exec.Distribute(Queries.ReservationByIdempotency)
 	exec.DistributeMany(Queries.ReservationsDue)
+	exec.Distribute(Queries.ReservationEstimate)
 	exec.Distribute(Queries.ReservationLocked)
 	exec.Distribute(Queries.ReservationForget)
 	exec.Distribute(Queries.ReservationConfirm)
