@@ -31,7 +31,7 @@ func (k *Key) row(source string, now int64) (*tries, int64) {
 	if i < 0 {
 		t := &tries{Source: source}
 		t.UpdatedAt = now
-		i, k.Tries = len(k.Tries), append(k.Tries, t)
+		k.Tries = append(k.Tries, t)
 		slices.SortFunc(k.Tries, func(a, b *tries) int { return cmp.Compare(a.Source, b.Source) })
 		return k.row(source, now)
 	}
