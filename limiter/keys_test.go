@@ -47,6 +47,45 @@ func TestKeysInMemory(t *testing.T) {
 	})
 }
 
+// TestKeysWithoutARow: what each method answers for a key that has no row and gets none.
+func TestKeysWithoutARow(t *testing.T) {
+	t.Parallel()
+	l, ctx := limiter.NewMemory(nil), t.Context()
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Minute, MaxKeys: 1}
+	if r, err := l.Allow(ctx, p, "first"); err != nil || !r.Allowed {
+		t.Fatal(r, err)
+	}
+	shared := p
+	shared.RestLimit = 5
+	for what, do := range map[string]func(p limiter.Policy) (limiter.Result, error){
+		"Allow":      func(p limiter.Policy) (limiter.Result, error) { return l.Allow(ctx, p, "k") },
+		"AllowUpTo":  func(p limiter.Policy) (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 1) },
+		"Check":      func(p limiter.Policy) (limiter.Result, error) { return l.Check(ctx, p, "k", 1) },
+		"Check at 0": func(p limiter.Policy) (limiter.Result, error) { return l.Check(ctx, p, "k", 0) },
+	} {
+		if r, err := do(p); err != nil || r.Allowed || r.Reason != limiter.ReasonKeys {
+			t.Errorf("%s: %+v, %v, want a denial", what, r, err)
+		}
+		if r, err := do(shared); err != nil || !r.Allowed || r.Limit != 5 {
+			t.Errorf("%s: %+v, %v, want the shared row's answer", what, r, err)
+		}
+	}
+	all, err := l.AllowAll(ctx, shared.Request("k", 1))
+	hold, err2 := l.Reserve(ctx, shared.Request("k", 1), time.Minute)
+	once, err3 := l.Do(ctx, limiter.Request{Policy: shared, Key: "k", Cost: 1, IdempotencyKey: "a"})
+	if err != nil || err2 != nil || err3 != nil {
+		t.Fatal(err, err2, err3)
+	}
+	for what, r := range map[string]limiter.Result{"AllowAll of one": all.PerRequest[0], "Reserve": hold.Result, "an IdempotencyKey": once} {
+		if r.Allowed || r.Reason != limiter.ReasonKeys {
+			t.Errorf("%s: %+v, want a denial: the shared row does not answer it", what, r)
+		}
+	}
+	if r, err := l.Charge(ctx, p, "k", 1); err != nil || !r.Allowed || r.Granted != 0 {
+		t.Errorf("Charge: %+v, %v, want nothing recorded", r, err)
+	}
+}
+
 // TestKeysValidate: a policy's fields about keys have ranges.
 func TestKeysValidate(t *testing.T) {
 	t.Parallel()

@@ -70,8 +70,12 @@ func (r *Reaper) Do(ctx context.Context, op *store.Op) error {
 	})
 }
 
-// denied reports whether op might be granted after expired reservations were given back.
+// denied reports whether op might be granted after expired reservations were given back. A key
+// without a row has none.
 func denied(op *store.Op) bool {
+	if op.Full != store.HasRoom {
+		return false
+	}
 	q, o := &op.Query, &op.Outcome
 	switch op.Kind {
 	case store.Take:
