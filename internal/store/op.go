@@ -184,6 +184,24 @@ const (
 	ByRest         // the shared row decided: Query.OfRest
 )
 
+// WithoutRow answers op for a key that has no row and gets none: by the shared row, which do
+// decides, or by a denial.
+func (op *Op) WithoutRow(do func(rest *Op) error) error {
+	if op.Bound.Rest == nil || op.OwnRow || op.Kind == Reserve || op.Kind == Block {
+		op.Full = DeniedNow
+		return nil
+	}
+	rest := &Op{Kind: op.Kind, Query: op.OfRest(), Merges: op.Merges, Late: op.Late}
+	if rest.Kind == Take && !rest.Possible() {
+		rest.Kind, rest.Merges = Get, false
+	}
+	err := do(rest)
+	if err == nil {
+		op.Full, op.Outcome, op.Rows = ByRest, rest.Outcome, rest.Rows
+	}
+	return err
+}
+
 // Refuse returns a Store that returns err for every Op.
 func Refuse(err error) Store { return refusing{err} }
 

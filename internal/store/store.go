@@ -4,6 +4,7 @@ package store
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -150,6 +151,13 @@ func (g *Group) Judge(blocked bool) {
 	if !blocked && algorithm.Fit(g.Room, o.View.Level(&g.Rules, o.UpdatedAt), g.Cost) >= 1 {
 		o.Granted = 1
 	}
+}
+
+// Denied reports whether groups that were only read do not all fit, and their denial begins no
+// block.
+func Denied(groups []*Group) bool {
+	begins := func(g *Group) bool { return !g.Fits() && !g.Outcome.Blocked && g.BlockFor > 0 }
+	return !AllFit(groups) && !slices.ContainsFunc(groups, begins)
 }
 
 // AllFit reports whether all groups fit.

@@ -122,23 +122,13 @@ func (s *Store) one(ctx context.Context, op *store.Op) error {
 		return s.Store.Do(ctx, op)
 	}
 	room, err := s.admit(ctx, &op.Query, inserts)
-	switch rests := op.Bound.Rest != nil && !op.OwnRow; {
+	switch {
 	case err != nil:
 		return err
 	case room:
 		return s.Store.Do(ctx, op)
-	case !rests || op.Kind == store.Reserve || op.Kind == store.Block:
-		op.Full = store.DeniedNow
-		return nil
 	}
-	rest := &store.Op{Kind: op.Kind, Query: op.OfRest(), Merges: op.Merges, Late: op.Late}
-	if rest.Kind == store.Take && !rest.Possible() {
-		rest.Kind, rest.Merges = store.Get, false
-	}
-	if err = s.Store.Do(ctx, rest); err == nil {
-		op.Full, op.Outcome, op.Rows = store.ByRest, rest.Outcome, rest.Rows
-	}
-	return err
+	return op.WithoutRow(func(rest *store.Op) error { return s.Store.Do(ctx, rest) })
 }
 
 // all carries out a TakeAll. If one of its keys has no row and gets none, all are denied.
@@ -161,7 +151,7 @@ func (s *Store) all(ctx context.Context, op *store.Op) error {
 	}
 	if len(missing) > 0 && len(missing) < len(op.Groups) {
 		look := &store.Op{Kind: store.GetAll, Groups: op.Groups}
-		if err := s.Store.Do(ctx, look); err != nil || denied(op.Groups) {
+		if err := s.Store.Do(ctx, look); err != nil || store.Denied(op.Groups) {
 			op.Rows = look.Rows
 			return err
 		}
@@ -179,15 +169,6 @@ func (s *Store) all(ctx context.Context, op *store.Op) error {
 		return nil
 	}
 	return s.Store.Do(ctx, op)
-}
-
-// denied reports whether groups that were only read are denied, and begin no block.
-func denied(groups []*store.Group) bool {
-	begins := false
-	for _, g := range groups {
-		begins = begins || !g.Fits() && !g.Outcome.Blocked && g.BlockFor > 0
-	}
-	return !begins && !store.AllFit(groups)
 }
 
 // admit makes sure that the key has a row, or could have one if it is not to be inserted. It

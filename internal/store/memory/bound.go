@@ -27,20 +27,10 @@ func (m *Store) doBounded(op *store.Op) error {
 	if op.Kind == store.TakeAll {
 		return m.allBounded(op)
 	}
-	switch rests := op.Bound.Rest != nil && !op.OwnRow; {
-	case m.hasRow(&op.Query) || m.rows(&op.Query) < op.Bound.MaxKeys:
+	if m.hasRow(&op.Query) || m.rows(&op.Query) < op.Bound.MaxKeys {
 		return m.do(op)
-	case !rests || op.Kind == store.Reserve || op.Kind == store.Block:
-		op.Full = store.DeniedNow
-		return nil
 	}
-	rest := &store.Op{Kind: op.Kind, Query: op.OfRest()}
-	if rest.Kind == store.Take && !rest.Possible() {
-		rest.Kind = store.Get
-	}
-	err := m.do(rest)
-	op.Full, op.Outcome = store.ByRest, rest.Outcome
-	return err
+	return op.WithoutRow(m.do)
 }
 
 // allBounded is doBounded for a TakeAll. If its other keys are denied, they are the reason.
@@ -58,9 +48,8 @@ func (m *Store) allBounded(op *store.Op) error {
 		added[p]++
 	}
 	if full && missing < len(op.Groups) {
-		begins := func(g *store.Group) bool { return !g.Fits() && !g.Outcome.Blocked && g.BlockFor > 0 }
 		look := &store.Op{Kind: store.GetAll, Groups: op.Groups}
-		if err := m.do(look); err != nil || !store.AllFit(op.Groups) && !slices.ContainsFunc(op.Groups, begins) {
+		if err := m.do(look); err != nil || store.Denied(op.Groups) {
 			return err
 		}
 	}
