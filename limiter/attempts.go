@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	durations "github.com/pglimit/pglimit/internal/duration"
@@ -93,7 +91,7 @@ func (e *engine) Attempt(ctx context.Context, p Policy, key string, o AttemptOpt
 	if reason := valid.Duration(ttl); reason != "" || ttl < store.MinTTL {
 		return Ticket{}, e.refuse(ctx, verbAttempt, in, store.Invalid("TTL", durations.Format(o.TTL), "must be whole microseconds from one second to a hundred years, or 0 for 30s"))
 	}
-	if err := validateFrom(o.From); err != nil {
+	if err := valid.Text("From", o.From, valid.MaxKey); err != nil {
 		return Ticket{}, e.refuse(ctx, verbAttempt, in, err)
 	}
 	c := e.call(verbAttempt, in)
@@ -248,21 +246,6 @@ func (e *engine) compileAttempt(c *call) error {
 		c.op.ID = rand.Text()
 	case verbCheck, verbUsage:
 		c.op.Kind = store.GetAttempts
-	}
-	return nil
-}
-
-// maxFrom is the longest AttemptOptions.From in bytes.
-const maxFrom = 1024
-
-func validateFrom(from string) error {
-	switch {
-	case len(from) > maxFrom:
-		return store.Invalid("From", store.Quote(from), fmt.Sprintf("is longer than %d bytes; hash it first", maxFrom))
-	case strings.IndexByte(from, 0) >= 0:
-		return store.Invalid("From", store.Quote(from), "holds a NUL byte")
-	case !utf8.ValidString(from):
-		return store.Invalid("From", store.Quote(from), "is not valid UTF-8; encode it first")
 	}
 	return nil
 }

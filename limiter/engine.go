@@ -336,7 +336,7 @@ func (e *engine) compileCost(c *call) error {
 	if err := validateCost(v.reads, in.Cost, q.Burst); err != nil {
 		return err
 	}
-	if err := validateIdempotencyKey(in.IdempotencyKey); err != nil {
+	if err := valid.Text("IdempotencyKey", in.IdempotencyKey, maxIdempotencyKey); err != nil {
 		return err
 	}
 	if in.Estimate && v.kind != store.Reserve {

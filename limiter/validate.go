@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	durations "github.com/pglimit/pglimit/internal/duration"
@@ -159,18 +157,6 @@ const maxRequests = 1000
 
 // maxIdempotencyKey is the longest IdempotencyKey in bytes.
 const maxIdempotencyKey = 255
-
-func validateIdempotencyKey(key string) error {
-	switch {
-	case len(key) > maxIdempotencyKey:
-		return store.Invalid("IdempotencyKey", store.Quote(key), fmt.Sprintf("is longer than %d bytes", maxIdempotencyKey))
-	case strings.IndexByte(key, 0) >= 0:
-		return store.Invalid("IdempotencyKey", store.Quote(key), "holds a NUL byte")
-	case !utf8.ValidString(key):
-		return store.Invalid("IdempotencyKey", store.Quote(key), "is not valid UTF-8; encode it first")
-	}
-	return nil
-}
 
 // validateCost validates a cost. readable allows 0.
 func validateCost(readable bool, cost, burst float64) error {

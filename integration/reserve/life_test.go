@@ -107,7 +107,7 @@ func TestReserveArguments(t *testing.T) {
 		"pglimit: unsupported: Reserve on leaky_bucket_queue: units in a queue are not given back":          second(l.Reserve(ctx, queue.Request("k", 1), time.Second)),
 		"pglimit: invalid: units -1: must be from 0 to 2^53":                                                second(l.Settle(ctx, "token_bucket:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw", -1)),
 		`pglimit: invalid: reservation "7": is not the ID of a Reservation`:                                 l.Cancel(ctx, "7"),
-		`pglimit: invalid: IdempotencyKey "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"… (256 bytes): is longer than 255 bytes`: second(l.Do(ctx, long)),
+		`pglimit: invalid: IdempotencyKey "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"… (256 bytes): is longer than 255 bytes; hash it first`: second(l.Do(ctx, long)),
 		`pglimit: invalid: IdempotencyKey "a\x00": holds a NUL byte`:        second(l.Do(ctx, nul)),
 		"pglimit: invalid: Config.IdempotencyTTL -1s: must not be negative": second(odd.Reserve(ctx, p.Request("k", 1), time.Second)),
 	} {

@@ -94,10 +94,19 @@ func (e *PartError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *PartError) Unwrap() error { return e.Err }
 
-// Invalid returns an ErrInvalid that names an argument, its value and the reason.
-func Invalid(field, value, reason string) error {
-	return fmt.Errorf("%w: %s %s: %s", ErrInvalid, field, value, reason)
+// InvalidError is an ErrInvalid about one argument.
+type InvalidError struct{ Field, Value, Reason string }
+
+// Error names the argument, its value and the reason.
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("%v: %s %s: %s", ErrInvalid, e.Field, e.Value, e.Reason)
 }
+
+// Is reports whether target is ErrInvalid.
+func (*InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// Invalid returns an InvalidError.
+func Invalid(field, value, reason string) error { return &InvalidError{field, value, reason} }
 
 // NoTicket returns the ErrNoTicket of an op.
 func NoTicket(op *Op) error {

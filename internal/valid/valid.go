@@ -42,15 +42,22 @@ func Name(s string) bool {
 
 // Key returns an ErrInvalid if key is not the key of a request.
 func Key(key string) error {
-	switch {
-	case key == "":
+	if key == "" {
 		return store.Invalid("key", `""`, "is empty; use a constant such as \"all\" for a limit that all callers share")
-	case len(key) > MaxKey:
-		return store.Invalid("key", store.Quote(key), fmt.Sprintf("is longer than %d bytes; hash it first", MaxKey))
-	case strings.IndexByte(key, 0) >= 0:
-		return store.Invalid("key", store.Quote(key), "holds a NUL byte")
-	case !utf8.ValidString(key):
-		return store.Invalid("key", store.Quote(key), "is not valid UTF-8; encode it first")
+	}
+	return Text("key", key, MaxKey)
+}
+
+// Text returns an ErrInvalid about field if s has more than most bytes or is not text that
+// PostgreSQL stores.
+func Text(field, s string, most int) error {
+	switch {
+	case len(s) > most:
+		return store.Invalid(field, store.Quote(s), fmt.Sprintf("is longer than %d bytes; hash it first", most))
+	case strings.IndexByte(s, 0) >= 0:
+		return store.Invalid(field, store.Quote(s), "holds a NUL byte")
+	case !utf8.ValidString(s):
+		return store.Invalid(field, store.Quote(s), "is not valid UTF-8; encode it first")
 	}
 	return nil
 }

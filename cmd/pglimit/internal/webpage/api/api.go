@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/strictjson"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -126,6 +127,12 @@ func Unavailable(message string) *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Message: message}
 }
 
+// fields are the names in JSON of a request's fields and of a method's parameters.
+var fields = map[string]string{
+	"key": "key", "cost": "cost", "IdempotencyKey": "idempotency_key", "Floor": "floor", "From": "from", "TTL": "ttl", "ttl": "ttl",
+	"ticket": "id", "reservation": "id", "units": "units", "duration": "for",
+}
+
 // ProblemOf returns the problem for an error of the limiter: it names the invalid
 // field, or has status 503. A *Problem is returned as it is.
 func ProblemOf(err error, a limiter.Algorithm) *Problem {
@@ -135,6 +142,7 @@ func ProblemOf(err error, a limiter.Algorithm) *Problem {
 	}
 	p = &Problem{Message: Sentence(err), Algorithm: a}
 	var policy *limiter.PolicyError
+	var invalid *store.InvalidError
 	switch {
 	case errors.As(err, &policy):
 		for _, f := range policyfile.PolicyFields {
@@ -144,10 +152,8 @@ func ProblemOf(err error, a limiter.Algorithm) *Problem {
 		}
 	case errors.Is(err, limiter.ErrInvalid):
 		p.Message = strings.TrimPrefix(p.Message, "invalid: ")
-		for _, field := range []string{"cost", "key"} {
-			if strings.HasPrefix(p.Message, field+" ") {
-				p.Field = field
-			}
+		if errors.As(err, &invalid) {
+			p.Field = fields[invalid.Field]
 		}
 	case errors.Is(err, limiter.ErrUnsupported):
 	default:
