@@ -69,6 +69,12 @@ func (o *Override) validate(policy func(name string) (limiter.Policy, bool)) err
 		return err
 	}
 	p, known := policy(o.Policy)
+	if known && p.Algorithm == limiter.Attempts { // whose Limit and Burst are whole
+		effective, _ := o.Apply(p)
+		if err := effective.Validate(); err != nil {
+			return fmt.Errorf("Override of %s for %s: %w", o.Policy, store.Quote(o.Key), err)
+		}
+	}
 	if !known || o.Burst == nil || *o.Burst == 0 || bucket(p.Algorithm) {
 		return nil
 	}
