@@ -19,12 +19,12 @@ import (
 
 // AttemptOptions are the options of an Attempt. The zero value is valid.
 type AttemptOptions struct {
-	// From is where the attempt comes from, if that is known: a network such as
-	// "192.0.2.0/24", or a device. It is up to 1,024 bytes of UTF-8 without NUL, and stored
-	// as keys are, with Config.KeySecret as its HMAC. Default: none.
+	// From is the place from which the attempt comes: a network such as "192.0.2.0/24", or a
+	// device. It is up to 1,024 bytes of UTF-8 without NUL. It is stored as keys are: as its
+	// HMAC if Config.KeySecret is set. Default: "", not known.
 	//
-	// After a success the key remembers From for 90 days, since the last success from there.
-	// Attempts from a remembered place are counted there, apart from all others: see Attempt.
+	// A success makes the key remember From for 90 days. Attempts from a remembered place are
+	// counted apart from all others: see Attempt.
 	From string
 	// TTL is the time to live of the ticket: whole microseconds from one second to a hundred
 	// years. An attempt that is not reported by then counts as failed. Default: 0, which is 30s.
@@ -35,15 +35,15 @@ type AttemptOptions struct {
 const defaultTTL = 30 * time.Second
 
 // Ticket is the result of an Attempt. It is a value: any process that knows the ID may report
-// how the attempt went.
+// the attempt.
 type Ticket struct {
 	// Result is the answer. If it is not Allowed, there is no ticket and the other fields are
 	// zero.
 	Result Result
-	// ID names the attempt for Succeeded and Failed: attempts:random:policy:key, as that of a
-	// [Reservation] does. Keep it from the person who attempts: whoever knows it can report a
-	// success. If Result is Shadowed or its Source is SourceOverride, it begins with uncounted,
-	// and reports of it change nothing.
+	// ID names the attempt for Succeeded and Failed: attempts:random:policy:key, in the form of
+	// a [Reservation]'s ID. Keep it from the client, which could report a success with it. If
+	// Result is Shadowed or its Source is SourceOverride, the ID begins with uncounted, and
+	// reports of it change nothing.
 	ID string
 	// ExpiresAt is when the attempt counts as failed if it was not reported.
 	ExpiresAt time.Time
@@ -59,30 +59,34 @@ func (t Ticket) MarshalJSON() ([]byte, error) {
 // the ticket's ID. Otherwise do not check it: the key waits. A denial is a Result, not an
 // error.
 //
-//   - Only failures count. After Policy.Limit of them each further failure makes the key wait:
-//     for BlockFor, then by BlockGrowth longer each time, up to BlockMax. The Reason is
-//     ReasonBlocked, and RetryAfter is the rest of the wait.
-//   - The count outlives the wait. It is forgotten once Policy.Period has passed since the end
-//     of the last wait. A success clears it and the wait.
-//   - At most Policy.Burst attempts are under way at once, by default 1, so that nobody can
-//     guess in parallel. For others the Reason is ReasonLimit. RetryAfter is the time until
-//     one would be allowed if those under way are never reported.
-//   - A ticket that is not reported within its TTL counts as failed at its end. So does one
-//     whose answer was lost, or whose caller left: nobody knows its ID.
+//   - Only failures count. Failure number Policy.Limit makes the key wait for BlockFor. Each
+//     further failure makes it wait BlockGrowth times longer, up to BlockMax. During a wait the
+//     Reason is ReasonBlocked, and RetryAfter is the rest of the wait.
+//   - The count outlives the wait. It is forgotten when Policy.Period has passed since the end
+//     of the last wait, or since the last failure if that made none. A success clears the count
+//     and the wait.
+//   - At most Policy.Burst attempts are under way at once, by default 1, so that passwords
+//     cannot be guessed in parallel. Further attempts are denied with ReasonLimit. RetryAfter
+//     is then the time until one would be allowed if those under way are never reported.
+//   - A ticket that is not reported within its TTL counts as failed at its end. So does the
+//     ticket of a call whose answer was lost, or whose context ended too early.
 //   - Result.Level is the number of failures that count, and Limit is Policy.Limit. Remaining
-//     is how many more failures pass before the next wait, at least 1; it is 0 during a wait.
-//     ResetAfter lasts until nothing counts if all attempts under way fail.
-//   - Policy.OnError does not apply. Without the database there is no ticket, but an error.
-//   - If a shadow policy lets pass what it would have denied, nothing is counted for it.
+//     is the number of failures until the next wait, at least 1; during a wait it is 0.
+//     ResetAfter is the time until nothing counts if all attempts under way fail.
+//   - Policy.OnError does not apply. Without the database Attempt returns an error.
+//   - If a shadow policy allows what it would have denied, nothing is counted.
 //
-// With From nobody can lock the owner of a key out. The key remembers each From from which an
-// attempt has succeeded, and has a count, a wait and a Burst for each. All other places share
-// another. So a stranger's failures make the strangers wait, and the owner still gets in from
-// where they got in before. While the strangers wait, the owner waits at a new place too. The
-// way out is a proof by other means, such as a link by e-mail, and then Unblock or Reset. Who
-// shares a remembered place with the owner, such as an office network, can still make that
-// place wait: use a device's secret instead. Without From all attempts share one count. To
-// count by user and network together, let JoinKey make the key of both.
+// From keeps strangers from locking an owner out of the places that the key remembers. The key
+// remembers each From from which an attempt has succeeded. Each remembered place has a separate
+// count, wait and Burst, and all other places share one more. So the failures of strangers make
+// only places wait that the key does not remember.
+//
+//   - While strangers wait, the owner waits at a new place too. Let the owner prove who they are
+//     by other means, such as a link by e-mail, and then call Unblock or Reset.
+//   - Anyone who shares a remembered place with the owner, such as an office network, can make
+//     that place wait. A secret that only the device has, as From, prevents that.
+//   - Without From all attempts share one count.
+//   - To count each pair of user and network separately, make the key of both by JoinKey.
 func (e *engine) Attempt(ctx context.Context, p Policy, key string, o AttemptOptions) (Ticket, error) {
 	in, ttl := p.Request(key, 1), o.TTL
 	if ttl == 0 {
@@ -111,13 +115,16 @@ func (e *engine) Attempt(ctx context.Context, p Policy, key string, o AttemptOpt
 	return Ticket{r, c.op.Reservation().Public(), time.UnixMicro(c.op.Outcome.UpdatedAt + c.op.Attempt.TTL)}, nil
 }
 
-// Succeeded reports that an attempt succeeded. It clears the count and the wait of where the
-// attempt was counted, and remembers its From. Other attempts stay under way.
+// Succeeded reports that an attempt succeeded. It clears the count and the wait of the place
+// where the attempt was counted, and makes the key remember its From. Other attempts stay under
+// way.
 //
-// Log in only if it returns nil. Call it in the transaction that records the login, by InTx:
-// then both happen or neither. If the ticket was reported before or has expired, there was a
-// Reset or no such attempt, it returns ErrNoTicket and changes nothing. So if the answer was
-// lost, another call returns ErrNoTicket although the first may have been carried out.
+// Log in only if Succeeded returns nil. Call it in the transaction that records the login, by
+// InTx: then both happen or neither. It returns ErrNoTicket and changes nothing in these cases:
+//
+//   - The ticket was reported before, also by a call whose answer was lost.
+//   - The ticket has expired, and counted as failed.
+//   - The key was reset, or there was no such attempt.
 //
 // Succeeded and Failed are always Durable. An ID that begins with uncounted changes nothing.
 func (e *engine) Succeeded(ctx context.Context, id string) error {
@@ -126,17 +133,16 @@ func (e *engine) Succeeded(ctx context.Context, id string) error {
 }
 
 // Failed reports that an attempt failed. The Result is Allowed. Its Level is the number of
-// failures that count now, RetryAfter is how long the key waits now, 0 for not at all, and
-// Remaining is that of Attempt.
+// failures that count now, and RetryAfter is the wait that has begun, or 0. Remaining is as in
+// Attempt.
 //
-// A failure counts once. If the ticket was reported before or has expired, which counted it,
-// there was a Reset or no such attempt, Failed returns ErrNoTicket and changes nothing. So a
-// call whose answer was lost can be repeated.
+// A failure counts once, so a call whose answer was lost can be repeated. ErrNoTicket is
+// returned as by Succeeded, and nothing changes.
 func (e *engine) Failed(ctx context.Context, id string) (Result, error) {
 	return e.report(ctx, verbFailed, id)
 }
 
-// report ends an attempt.
+// report ends an attempt by the verb v. public is the ID of its ticket.
 func (e *engine) report(ctx context.Context, v *verb, public string) (r Result, err error) {
 	began, in := e.begin(), Request{}
 	defer func() { e.finish(ctx, v, &in, &r, err, began) }()

@@ -21,6 +21,8 @@
 //   - Refund gives units back, Undo gives back what an earlier result granted.
 //   - Reserve sets units aside, ReserveUpTo as much as fits. Settle ends the reservation with the units really used,
 //     Cancel with none.
+//   - Attempt begins a login or another attempt that may fail. Succeeded and Failed report it, and only
+//     failures count.
 //   - Usage returns what was spent, is reserved and remains.
 //   - Wait, DoWait and WaitAll wait for a turn in a queue.
 //   - Block, Unblock and Reset are for operators.
@@ -42,7 +44,9 @@
 //	Reset, (Un)Block  yes     yes            yes     yes   yes     yes              yes
 //
 // "no" returns ErrUnsupported. Units given back to a queue would let two requests leave
-// at the same time, and only a queue has turns to wait for.
+// at the same time, and only a queue has turns to wait for. Attempt, Succeeded and Failed need a
+// policy of the algorithm Attempts. Of the other methods only Check, Usage, Reset, Block and
+// Unblock work with such a policy.
 //
 // # Shadow policies
 //

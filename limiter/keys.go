@@ -12,8 +12,8 @@ import (
 // default.
 const roomFor = time.Minute
 
-// withoutRow returns the answer to a request for a key that has no row and gets none, which the
-// policy's shared row decided or nothing.
+// withoutRow returns the answer to a request for a key that has no row and gets none. The
+// policy's shared row has decided it, or it was not decided.
 func (e *engine) withoutRow(c *call) (Result, error) {
 	switch {
 	case c.op.Full == store.ByRest:

@@ -68,13 +68,13 @@ type Policy struct {
 	// Algorithm is one of the constants of that type. It has no default.
 	Algorithm Algorithm `json:"algorithm"`
 	// Limit is the number of units that pass per Period in the long run, from 1e-9 to
-	// 2^53. It has no default. For Attempts it is the number of failures from which on each
-	// makes the key wait, a whole number: at 3 the third failure does.
+	// 2^53. It has no default. For Attempts it is the number of the first failure that makes
+	// the key wait, a whole number: at 3, the third failure and each further one do.
 	Limit float64 `json:"limit"`
 	// Period is the time over which Limit units pass: whole microseconds, up to a hundred
-	// years. It has no default. It must be 0 with a Calendar. For Attempts it is the quiet
-	// time after the last wait, or after the last failure that made none. Then the failures are
-	// forgotten.
+	// years. It has no default. It must be 0 with a Calendar. For Attempts it is the time after
+	// which failures are forgotten. It begins at the end of the last wait, or at the last
+	// failure if that made none.
 	Period time.Duration `json:"period,omitempty"`
 	// Burst is the capacity: the number of units that an unused key grants at once, from
 	// 1e-9 to 2^53. Default: Limit. For the window algorithms it must be 0 or equal to
@@ -105,8 +105,8 @@ type Policy struct {
 	// For Attempts it is the wait after the failure number Limit, and must be positive.
 	BlockFor time.Duration `json:"block_for,omitempty"`
 	// BlockGrowth is the factor by which each further failure makes the wait longer, from 1 to
-	// 1,000: with 2 the waits are BlockFor, twice, four and eight times that. Default: 0, which
-	// is 2. A wait grows at most 1,000 times. For Attempts only.
+	// 1,000: with 2 the waits are BlockFor, then 2, 4 and 8 times BlockFor. A wait grows at most
+	// 1,000 times. Default: 0, which is 2. For Attempts only.
 	BlockGrowth float64 `json:"block_growth,omitempty"`
 	// BlockMax is the longest wait: whole microseconds, at least BlockFor. Default: 0, which is
 	// Period. For Attempts only.
@@ -137,25 +137,27 @@ type Policy struct {
 	//     from the call on, and to others within a life.
 	//   - A LeakyBucketQueue and a SlidingWindowLog have no leases. NewMemory needs none.
 	Lease float64 `json:"lease,omitempty"`
-	// MaxKeys bounds the keys that have a row in the database: from 1 to 1e9. Default: 0, no
-	// bound. While it is reached, keys that have a row go on. Keys without one share one row,
-	// under RestLimit, or are denied with ReasonKeys. See docs/http.md.
+	// MaxKeys bounds the number of keys that have a row in the database: from 1 to 1e9.
+	// Default: 0, no bound. While it is reached, keys that have a row are decided as before. Keys
+	// without a row share one row, under RestLimit, or are denied with ReasonKeys. See
+	// docs/http.md.
 	//
-	//   - The number of rows never exceeds it. It may end a hundredth, at most 100, below it for
-	//     each process that adds keys, until the janitor has counted.
-	//   - Only the janitor makes room: it deletes rows that are empty.
-	//   - All programs use the same MaxKeys under one Name and Algorithm. The SQL functions keep it
-	//     by the policy's name; those with numbers in the call insert rows without asking.
-	//   - In a transaction a new key locks the count of the policy's keys until the end. The
-	//     new keys of other transactions wait for it.
+	//   - The number of rows never exceeds it. Each process takes permits for up to a hundredth
+	//     of MaxKeys, at most 100, in advance. Until the janitor has counted again, unused permits
+	//     are not available to other processes.
+	//   - Only the janitor makes room, by deleting empty rows.
+	//   - All programs must use the same MaxKeys under one Name and Algorithm. The SQL functions
+	//     by name respect it. Those with numbers in the call do not, and insert rows.
+	//   - In a transaction a new key locks the count of the policy's keys until the end. New
+	//     keys of other transactions wait for that.
 	//   - With ShardingRouter new keys return ErrUnsupported.
 	MaxKeys int64 `json:"max_keys,omitempty"`
-	// RestLimit is the Limit of the row that the keys without one share while MaxKeys is
-	// reached: from 1e-9 to 2^53. Its Burst keeps its proportion to Limit, and it has no
-	// BlockFor. Default: 0, no such row: those keys are denied. For MaxKeys only.
+	// RestLimit is the Limit of the row that keys without a row share while MaxKeys is reached:
+	// from 1e-9 to 2^53. Burst changes in proportion to Limit, and BlockFor does not apply.
+	// Default: 0, no shared row: those keys are denied. For MaxKeys only.
 	//
-	//   - It answers Do, Allow, AllowN, AllowUpTo, Charge and Check. Reserve, requests with
-	//     an IdempotencyKey, AllowAll of several requests and the Waits are denied.
+	//   - The shared row answers Do, Allow, AllowN, AllowUpTo, Charge and Check. Reserve,
+	//     ReserveUpTo, AllowAll, the Waits and requests with an IdempotencyKey are denied.
 	//   - Undo, Refund and Reset of such a key give nothing back.
 	RestLimit float64 `json:"rest_limit,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
@@ -263,8 +265,8 @@ const (
 	// Period. A decision costs the same at any Limit.
 	SlidingWindowLog = Algorithm(algorithm.SlidingWindowLog)
 	// Attempts limits attempts that succeed or fail: logins, one-time codes, password resets.
-	// It meters no units, so [Algorithms] does not list it. Only Attempt, Succeeded, Failed,
-	// Check, Usage, Reset, Block and Unblock serve its policies. See [Limiter.Attempt].
+	// It meters no units, so [Algorithms] does not list it. Its policies work only with Attempt,
+	// Succeeded, Failed, Check, Usage, Reset, Block and Unblock. See [Limiter.Attempt].
 	Attempts = Algorithm(algorithm.Attempts)
 )
 

@@ -20,31 +20,32 @@ type Request struct {
 	//   - Such a request shares no statement with others.
 	//   - The Floor is not compared.
 	IdempotencyKey string
-	// Floor is the share of the policy's burst that must be free after the request, so that
-	// requests with a lower Floor still pass: from 0 to 0.999999, rounded to a millionth.
-	// At 0.2 at most 80 % is in use after the request. Default: 0.
+	// Floor is the share of the policy's burst that must stay free after the request, for
+	// requests with a lower Floor: from 0 to 0.999999, rounded to a millionth. With 0.2 the
+	// request is granted only if at most 80 % of the burst is in use after it. Default: 0.
 	//
-	//   - A denial begins no block. While the key is blocked the request is denied.
-	//   - RetryAfter is the time until the request fits under its Floor, or Never. The other
+	//   - A denial begins no block. While the key is blocked, the request is denied.
+	//   - RetryAfter is the time until the request fits with its Floor, or Never. The other
 	//     numbers of a Result are those of the whole limit.
-	//   - Requests of one AllowAll for one policy and key must have one Floor.
+	//   - ReserveUpTo reserves what fits with the Floor.
+	//   - Requests of one AllowAll for one policy and key must have the same Floor.
 	Floor float64
-	// Estimate says that Cost is an estimate, for Reserve and ReserveUpTo to correct by what
-	// the key's earlier estimates have really spent. Result.Granted is then about Cost times
-	// the sum of the units settled by the sum of the Costs, from 0.1 to 2, of the key's last 20
-	// settled estimates under the policy. Default: false.
+	// Estimate makes Reserve and ReserveUpTo multiply Cost by a factor: the units that the
+	// key's last 20 estimates under the policy really spent, divided by the sum of their Costs.
+	// If 20 estimates of 100 each spent 30, the factor is 0.3, and 30 units are reserved for the
+	// next 100. The factor is at least 0.1 and at most 2. Default: false.
 	//
-	//   - With fewer than 5 of them, Cost is reserved as it is.
-	//   - They are forgotten with their reservations, Config.IdempotencyTTL after these would
-	//     have expired. What was cancelled, expired or reserved in part is not counted, nor are
-	//     reservations without Estimate.
-	//   - The sum of the Costs is that of the estimates, not of what was reserved for them. So
-	//     the factor does not feed on itself: it is right as soon as the estimates are alike.
+	//   - With fewer than 5 settled estimates the factor is 1.
+	//   - An estimate is forgotten with its reservation: Config.IdempotencyTTL after that would
+	//     have expired. Reservations that were cancelled, have expired, were granted in part or
+	//     had no Estimate do not count.
+	//   - The Costs are those of the requests, before the factor. So estimates that are alike
+	//     get the right factor at once, and it stays.
 	//   - A whole Cost becomes whole units, rounded up. A Cost up to the burst becomes at most
 	//     the burst.
-	//   - Settle counts what was spent, also beyond the reservation. Do not hold the work to
-	//     Result.Granted if all of the corrected Cost was granted: it would never be corrected
-	//     upwards.
+	//   - Settle counts all units spent, also beyond the reservation. If all of the corrected
+	//     Cost was granted, let the work spend more than Result.Granted: otherwise the factor
+	//     never rises.
 	//   - The factor is read by a statement before the one that decides, so it may miss what
 	//     is settled in between. What is reserved is decided exactly.
 	//   - Other methods return ErrUnsupported.

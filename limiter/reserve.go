@@ -35,15 +35,15 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 // and Settle or Cancel it as any reservation. Result.RetryAfter is the time until one more
 // unit, or the rest if that is less, could be granted.
 //
-//   - Only a request that is granted nothing starts the block of Policy.BlockFor, and only it
-//     first gives back the key's expired reservations.
-//   - A request whose IdempotencyKey was reserved before returns the same reservation, with
-//     what that reserved and RetryAfter 0, even if more would fit now. The same IdempotencyKey
-//     with another Cost is an ErrInvalid, and so is Reserve after a ReserveUpTo of less than
-//     its Cost.
-//   - If a shadow policy lets pass what it would have granted in part, Result.Granted is the
-//     Cost, and that part is reserved. Settle counts what was spent.
-//   - A LeakyBucketQueue, errors and denials by a shadow policy are as with Reserve.
+//   - A request that is granted a part starts no block of Policy.BlockFor, and gives no expired
+//     reservations of the key back.
+//   - A request whose IdempotencyKey was reserved before returns the same reservation with
+//     RetryAfter 0, even if more would fit now. The same IdempotencyKey with another Cost is an
+//     ErrInvalid. So is a Reserve with it, if ReserveUpTo reserved less than the Cost.
+//   - If a shadow policy would have granted a part, that part is reserved, and Result.Granted
+//     is the Cost. Settle counts what was spent.
+//   - What Reserve says of a LeakyBucketQueue, of errors and of denials by a shadow policy
+//     holds for ReserveUpTo too.
 func (e *engine) ReserveUpTo(ctx context.Context, request Request, ttl time.Duration) (Reservation, error) {
 	return e.reserve(ctx, verbReserveUpTo, request, ttl)
 }

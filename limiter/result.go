@@ -10,8 +10,8 @@ import (
 	durations "github.com/pglimit/pglimit/internal/duration"
 )
 
-// Never is the RetryAfter of a request that can never fit, because its cost is above the
-// burst, or above what its Floor leaves of that, or an override blocks its key without an end. It is
+// Never is the RetryAfter of a request that can never be granted: its cost is above the burst
+// or above what its Floor leaves of that, or an override blocks its key without an end. It is
 // the largest Duration. In JSON it is null.
 const Never time.Duration = math.MaxInt64
 
@@ -20,13 +20,14 @@ type Reason string
 
 const (
 	// ReasonLimit: the limit leaves too little room. Waiting helps, unless RetryAfter is
-	// Never.
+	// Never. For Attempts: as many attempts as may be are under way.
 	ReasonLimit Reason = "limit"
-	// ReasonBlocked: the key is blocked, by Block, by Policy.BlockFor or by an override.
+	// ReasonBlocked: the key is blocked, by Block, by Policy.BlockFor or by an override. For
+	// Attempts: the key waits after failures, or is blocked.
 	ReasonBlocked Reason = "blocked"
-	// ReasonKeys: the key has no row, and Policy.MaxKeys other keys have one. RetryAfter is a
-	// minute, because the time at which the janitor makes room is not known. Level and
-	// Remaining are 0. A Charge of such a key is Allowed, and records nothing.
+	// ReasonKeys: the key has no row, and Policy.MaxKeys other keys have one. RetryAfter is
+	// always a minute: when the janitor will make room is not known. Level and Remaining are 0.
+	// A Charge of such a key is Allowed and records nothing.
 	ReasonKeys Reason = "keys"
 	// ReasonOverload: too many callers are waiting for the database, or a NewMemory is
 	// full. It comes with ErrOverloaded.
@@ -54,7 +55,7 @@ const (
 	// SourceSkipped: nowhere. Another request of the AllowAll denied the whole: by a
 	// remembered denial, or the policy of this one is a shadow. Allowed is false, Reason is
 	// empty, and Level, Remaining, RetryAfter and ResetAfter have no meaning. It is also the
-	// Source of a Settle for which nothing was counted.
+	// Source of a Settle or Failed whose ID begins with uncounted. That is Allowed.
 	SourceSkipped Source = "skipped"
 	// SourceDegraded: nowhere, or in this process's memory if the policy is FailLocal. The
 	// database could not decide. If the policy is FailOpen or a shadow, nothing was counted,
@@ -69,30 +70,34 @@ const (
 // Result is the answer to one request, as of the moment of its decision. A denial is a
 // Result, not an error.
 type Result struct {
-	// Allowed reports whether all requested units were granted; for AllowUpTo, whether
-	// any were. Charge, Refund and Undo are always Allowed. Check returns what Do would.
+	// Allowed reports whether all requested units were granted; for AllowUpTo and
+	// ReserveUpTo, whether any were. Charge, Refund, Undo, Settle and Failed are always
+	// Allowed. Check returns what Do or Attempt would.
 	Allowed bool
 	// Granted is the number of units granted, charged or given back; for Check, the
-	// number that would be granted.
+	// number that would be granted. It is 1 for an Attempt that was allowed, and 0 for Failed.
 	Granted float64
 	// Policy is the policy that decided: the request's, with the override of its key applied.
-	// For Settle it has only the Name and, if units were counted, the Algorithm.
+	// For Settle and Failed it has only the Name and, if anything was counted, the Algorithm.
 	Policy Policy
 	// Limit is the policy's Limit, in units per period, with the override of the key applied.
+	// For Attempts it is a number of failures: see [Limiter.Attempt], also for Remaining.
 	Limit float64
 	// Burst is the policy's capacity in units, with the override of the key applied, and without
-	// what Policy.Lease sets apart.
+	// what Policy.Lease sets apart. For Attempts it is how many may be under way at once.
 	Burst float64
 	// Remaining is the number of units that could be granted right after this decision. It
 	// is 0 while the key is blocked. If the cost and Burst are whole, it is rounded down to
 	// whole units; Level is not.
 	Remaining float64
 	// Level is the number of units in use after this decision: the units in a bucket, the
-	// burst less the tokens left, or a window's count.
+	// burst less the tokens left, or a window's count. For Attempts it is the failures that
+	// count.
 	Level float64
 	// RetryAfter is the time from At until the denied request could be granted. For
-	// AllowUpTo it is the time until one more unit, or the rest if that is less, could be
-	// granted. It is 0 if all was granted and Never if it never can be.
+	// AllowUpTo and ReserveUpTo it is the time until one more unit, or the rest if that is
+	// less, could be granted. For Failed it is the rest of the wait. It is 0 if all was granted
+	// and Never if it never can be.
 	RetryAfter time.Duration
 	// ResetAfter is the time from At until the key is empty and not blocked, if it gets
 	// no further requests.
@@ -100,7 +105,8 @@ type Result struct {
 	// Delay is the time from At until the request's turn, for LeakyBucketQueue; else 0. A
 	// Wait of a shadow policy does not sleep for it. Callers of Do should not either.
 	Delay time.Duration
-	// Full reports whether no room is left.
+	// Full reports whether no room is left. For Attempts it reports whether another attempt
+	// would be denied.
 	Full bool
 	// Reason is the cause of a denial. It is empty if Allowed is true and Shadowed is not.
 	Reason Reason
@@ -114,8 +120,8 @@ type Result struct {
 	// is then true and Granted is what was requested. Nothing was counted, and Undo gives
 	// nothing back. Reason, RetryAfter, Level and Remaining are those of the denial.
 	//
-	//   - An AllowUpTo that would have been granted in part is Shadowed too. That part is
-	//     counted, and Reason is empty.
+	//   - An AllowUpTo or ReserveUpTo that would have been granted in part is Shadowed too.
+	//     That part is counted, and Reason is empty.
 	//   - A Wait that would only have slept is not Shadowed: its Delay is above 0.
 	//   - If the database could not decide, Source is SourceDegraded and Reason is empty.
 	Shadowed bool
