@@ -502,7 +502,7 @@ END $pglimit$;
 -- The first part of a call: checks its arguments and compiles them into what the other
 -- parts go by. PostgreSQL prepares each operator of an expression that is reached once
 -- per transaction, which costs more than computing it: what only some calls need is
--- therefore in a branch of its own, and the request is set by one expression.
+-- therefore in a separate branch, and the request is set by one expression.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name text, key text,
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
@@ -2671,8 +2671,8 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- The outcome of a statement about attempts as a result. granted says whether an attempt began;
--- NULL is a report. It goes on with the functions of the statements, as the library does.
+-- The outcome of a statement about attempts as a result. granted reports whether an attempt began;
+-- NULL stands for a report. It goes on with the functions of the statements, as the library does.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._attempted(request pglimit._trial, granted bool) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
@@ -2739,15 +2739,15 @@ BEGIN
             'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
     END IF;
     IF (limit_units >= 1::float8 AND limit_units <= 9007199254740992::float8 AND limit_units = trunc(limit_units)) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be whole, from 1 to 2^53', 'From that failure on each makes the key wait.');
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be whole, from 1 to 2^53', 'This failure and each further one make the key wait.');
     ELSIF (burst >= 1::float8 AND burst <= 100::float8 AND burst = trunc(burst)) IS FALSE THEN
         PERFORM pglimit._refuse('burst', burst::text, 'must be whole, from 1 to 100, or NULL for 1', 'It is the number of attempts that may be under way at once.');
     ELSIF pglimit._whole(period_s) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'After that time without a failure all are forgotten.');
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'Failures are forgotten that long after the last wait or failure.');
     ELSIF pglimit._whole(block_for_s) IS NOT TRUE THEN
         PERFORM pglimit._refuse('block_for_s', block_for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'It is the first wait.');
     ELSIF (block_growth = 0::float8 OR block_growth >= 1::float8 AND block_growth <= 1000::float8) IS NOT TRUE THEN
-        PERFORM pglimit._refuse('block_growth', block_growth::text, 'must be from 1 to 1000, or 0 for 2', 'Each further wait is so many times longer.');
+        PERFORM pglimit._refuse('block_growth', block_growth::text, 'must be from 1 to 1000, or 0 for 2', 'Each further wait is that many times longer.');
     ELSIF (block_max_s = 0::float8 AND period_s >= block_for_s OR block_max_s >= block_for_s AND pglimit._whole(block_max_s)) IS NOT TRUE THEN
         PERFORM pglimit._refuse('block_max_s', block_max_s::text, 'must be seconds, at least block_for_s, in whole microseconds, or 0 for period_s', 'It is the longest wait.');
     ELSIF (pglimit._whole(ttl_s) AND ttl_s >= 1::float8) IS NOT TRUE THEN

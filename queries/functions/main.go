@@ -115,7 +115,7 @@ func (function) KnownForUs() int64 { return store.KnownFor }
 // Attempt is the text of a query on attempts, as plpgsql runs it.
 func (f function) Attempt(query string) (string, error) { return f.read.plpgsql(query) }
 
-// Attempt is the text of a query on attempts, as plpgsql runs it.
+// Attempt is function.Attempt.
 func (f file) Attempt(query string) (string, error) { return f.read.plpgsql(query) }
 
 // ofPolicy is the Algorithm of functions that read a policy by its name.
@@ -463,7 +463,7 @@ func run(from, to string) error {
 	}
 	number := 2*revision - 1
 	suffix := ""
-	if revision > 1 { // names of their own, for Export goes by them
+	if revision > 1 { // Export goes by the names, so they differ
 		suffix = fmt.Sprintf("_%d", revision)
 	}
 	for i, part := range []struct{ template, name string }{{"file", "functions"}, {"callable", "functions_callable"}} {

@@ -179,7 +179,7 @@ func returned(text string) ([]string, error) {
 	for _, item := range items(list) {
 		name := lastName.FindString(item)
 		if name == "" || slices.Contains(columns, name) {
-			return nil, fmt.Errorf("the column %q has no name of its own", item)
+			return nil, fmt.Errorf("the column %q has no unique name", item)
 		}
 		columns = append(columns, name)
 	}
