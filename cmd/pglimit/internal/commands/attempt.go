@@ -24,11 +24,11 @@ func newAttempt(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Begin an attempt of KEY, such as a login. The answer has its ID, for succeeded and
 failed. An attempt that is not reported within --ttl counts as failed.
 
-Only failures count. From the failure number --limit on each makes KEY wait: for
---block-for, then --block-growth times longer each time, up to --block-max. A
-success, or --period without a failure, clears the count. --burst attempts may be
-under way at once. After a success KEY remembers --from, and attempts from there
-have a count and a wait apart from all others.
+Only failures count. Failure number --limit makes KEY wait for --block-for. Each
+further failure makes it wait --block-growth times longer, up to --block-max. A
+success clears the count, and so does --period after the last wait or failure. At
+most --burst attempts are under way at once; more are denied. A success makes KEY
+remember --from. Attempts from a remembered place are counted separately.
 
 Exit code 0: begun; 1: denied.`,
 		Example: `  pglimit attempt --policy login --from 192.0.2.0/24 alice

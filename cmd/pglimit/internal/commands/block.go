@@ -284,6 +284,9 @@ denials every few seconds, so run it again after the last request. Backups and
 logs keep what they have. It asks first on a terminal; elsewhere it needs --yes.
 If there is nothing, the answer says so and the exit code is 1.
 
+A place of attempts, such as an address, is stored under the keys from which it
+succeeded. It is not erased as KEY: forget these keys too.
+
 ` + keyHelp + `
 
 ` + changeHelp + `

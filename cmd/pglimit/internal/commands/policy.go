@@ -82,6 +82,9 @@ What keys have used is carried over: if it is more than the new burst, nothing
 more is allowed until it has leaked or the window has ended. With another
 --algorithm all keys start from zero; token_bucket and gcra continue each other.
 
+For --algorithm attempts, pglimit attempt --help explains --limit, --period,
+--burst and --block-for.
+
 version in the JSON is that of all policies and overrides.`,
 		Example: `  pglimit policy set login --limit 5 --period 1m --burst 10 --note "as agreed with support"
   pglimit policy set login --limit 8 --dry-run

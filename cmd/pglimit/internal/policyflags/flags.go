@@ -90,16 +90,16 @@ func (f *Flags) registerNumbers(cmd *cobra.Command) {
 
 // registerWaits adds the flags of the waits of attempts.
 func (f *Flags) registerWaits(cmd *cobra.Command) {
-	cmd.Flags().Float64Var(&f.policy.BlockGrowth, "block-growth", 0, "`factor` by which each further failure makes the wait of attempts longer; 0: 2")
+	cmd.Flags().Float64Var(&f.policy.BlockGrowth, "block-growth", 0, "`factor` of each further wait of attempts; 0: 2")
 	cli.DurationVar(cmd.Flags(), &f.policy.BlockMax, "block-max", 0, "longest wait of attempts; 0: same as --period")
 }
 
 // RegisterAttempt adds the flags of a policy of attempts.
 func (f *Flags) RegisterAttempt(cmd *cobra.Command) {
 	f.Only, f.policy.Algorithm, f.flags = limiter.Attempts, limiter.Attempts, cmd.Flags()
-	cli.UnitsVar(f.flags, &f.policy.Limit, "limit", 0, "`failures` from which on each makes KEY wait (required without --policy)")
-	cli.DurationVar(f.flags, &f.policy.Period, "period", 24*time.Hour, "quiet time that forgets the failures")
-	cli.UnitsVar(f.flags, &f.policy.Burst, "burst", 0, "`attempts` that may be under way at once; 0: 1")
+	cli.UnitsVar(f.flags, &f.policy.Limit, "limit", 0, "number of the first `failure` that makes KEY wait (required without --policy)")
+	cli.DurationVar(f.flags, &f.policy.Period, "period", 24*time.Hour, "time after the last wait or failure that clears the count")
+	cli.UnitsVar(f.flags, &f.policy.Burst, "burst", 0, "`attempts` under way at once, at most; 0: 1")
 	cli.DurationVar(f.flags, &f.policy.BlockFor, "block-for", time.Minute, "the first wait")
 	f.registerWaits(cmd)
 	f.registerFrom(cmd)
