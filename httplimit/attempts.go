@@ -8,43 +8,44 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Attempt is what an HTTP request attempts: the arguments of limiter.Limiter.Attempt.
+// Attempt has the arguments of limiter.Limiter.Attempt for an HTTP request.
 type Attempt struct {
 	Policy limiter.Policy // of the algorithm limiter.Attempts
 	Key    string         // such as the account: one form for all spellings of its name
-	// AttemptOptions has From, such as what Address.Key returns, and TTL. The TTL must be
+	// AttemptOptions has From, such as the result of Address.Key, and TTL. The TTL must be
 	// longer than the handler takes.
 	limiter.AttemptOptions
 }
 
 // NewAttempts returns middleware for HTTP requests that may fail, such as logins. Before the
-// next handler runs it begins the attempt that attempt returns for the HTTP request. If the
-// key waits, the response is that of New for a denied request, with Retry-After, and no
-// password is checked. Afterwards it reports how the attempt went, by the response's status:
+// next handler runs, it begins the attempt that the function attempt returns for the HTTP
+// request. If that is denied, the next handler does not run, and the response is that of New for
+// a denied request, with Retry-After. Otherwise it reports the attempt afterwards, by the status
+// of the response:
 //
 //	200 to 399  limiter.Limiter.Succeeded
 //	all others  limiter.Limiter.Failed
 //
 // WithSucceededIf changes that. These always count as failed:
 //
-//   - a request whose client goes away before the response begins, so that nobody can send
-//     passwords and close the connections;
+//   - a request whose client goes away before the response begins: otherwise a client could
+//     send passwords and close its connections;
 //   - a panic of the handler.
 //
-// A status of 500 and more counts as failed too: a guess must not be free because something
+// A status of 500 and more counts as failed too: otherwise a guess would be free where something
 // breaks after it.
 //
-// A response that passes has no RateLimit fields, which would show strangers how other
-// attempts of the key went. The Attempt function returns ErrNoKey if the request has no key.
-// It is called once for each HTTP request, must be safe for concurrent use, and must not change
-// the request. Responses without a decision, and the options but WithRefundIf and
-// WithXRateLimit, are those of New.
+// The response to an attempt that passes has no RateLimit fields, which would show how other
+// attempts of the key went. The function attempt returns ErrNoKey if the request has no key. It
+// is called once for each HTTP request, must be safe for concurrent use, and must not change the
+// request. Responses without a decision are those of New. All options of New work but
+// WithRefundIf and WithXRateLimit.
 //
-// The report runs after the handler has returned. To complete a login only together with its
-// record, let the handler call limiter.Tx.Succeeded in its transaction, with the ticket of
-// TicketFromContext. If that returns an error, roll back and answer with an error. The
-// middleware's report then changes nothing, because a ticket counts once. A report that fails
-// for another reason is logged; the attempt then counts as failed when its TTL ends.
+// The report runs after the handler has returned. To record a login and report its success
+// together, let the handler call limiter.Tx.Succeeded in its transaction, with the ticket of
+// TicketFromContext. If that returns an error, roll back and answer with an error. A ticket
+// counts once, so the middleware's report then changes nothing. If the middleware's report
+// fails for another reason, that is logged, and the attempt counts as failed when its TTL ends.
 //
 // NewAttempts panics if l or attempt is nil. The middleware is safe for concurrent use.
 func NewAttempts(l *limiter.Limiter, attempt func(*http.Request) (Attempt, error), opts ...Option) func(http.Handler) http.Handler {
@@ -61,26 +62,27 @@ func NewAttempts(l *limiter.Limiter, attempt func(*http.Request) (Attempt, error
 	}
 }
 
-// WithSucceededIf sets which statuses of a response mean that the attempt succeeded; all others
-// mean that it failed. Default: 200 to 399. Set it if the handler answers a wrong password with
-// a redirect or with 200. The statuses are those of WithRefundIf; for 499, and after a panic,
-// is is not called. It is for NewAttempts, and panics if is is nil.
-func WithSucceededIf(is func(status int) bool) Option {
-	require(is != nil, "WithSucceededIf: the function is nil")
-	return func(m *middleware) { m.succeededIf = is }
+// WithSucceededIf makes succeeded report, by the status of a response, whether the attempt
+// succeeded; otherwise it failed. Default: 200 to 399. Set it if the handler answers a wrong
+// password with a redirect or with 200. The statuses are those of WithRefundIf. For 499, and
+// after a panic, succeeded is not called. The option is for NewAttempts. WithSucceededIf panics
+// if succeeded is nil.
+func WithSucceededIf(succeeded func(status int) bool) Option {
+	require(succeeded != nil, "WithSucceededIf: the function is nil")
+	return func(m *middleware) { m.succeededIf = succeeded }
 }
 
 type ticketKey struct{}
 
 // TicketFromContext returns the ticket of the attempt that NewAttempts began for an HTTP
-// request. ctx is the context of the request that the next handler gets. ok is false if there
-// is none. Keep its ID from the client.
+// request. ctx is the context of the request that the next handler gets. ok is false if ctx has
+// no ticket. Keep the ticket's ID from the client.
 func TicketFromContext(ctx context.Context) (t limiter.Ticket, ok bool) {
 	t, ok = ctx.Value(ticketKey{}).(limiter.Ticket)
 	return t, ok
 }
 
-// serveAttempt serves a request if its attempt is allowed, and reports how that went.
+// serveAttempt serves a request if its attempt is allowed, and reports the attempt.
 func (m *middleware) serveAttempt(w http.ResponseWriter, r *http.Request, next http.Handler, attempt func(*http.Request) (Attempt, error)) {
 	if m.preflights && isPreflight(r) {
 		next.ServeHTTP(w, r)
@@ -115,8 +117,8 @@ func (m *middleware) succeeded(status int) bool {
 	return status >= 200 && status < 400
 }
 
-// report reports how an attempt went. An ErrNoTicket is no error here: the handler has
-// reported, or the attempt has ended and counted as failed.
+// report reports an attempt. An ErrNoTicket is no error here: the handler has reported the
+// attempt, or it has ended and counted as failed.
 func (m *middleware) report(ctx context.Context, t limiter.Ticket, succeeded bool) {
 	var err error
 	if succeeded {

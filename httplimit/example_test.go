@@ -350,8 +350,8 @@ func ExampleTransport() {
 	// retry after 10ms
 }
 
-// A server says in fields of its own how long nothing is left, and refuses a request: no process
-// sends another one until then.
+// A server refuses a request, and header fields that only this server sends have the time until it
+// accepts another. Until then no process sends one.
 func ExampleWithPause() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Ratelimit-Remaining-Requests", "0")

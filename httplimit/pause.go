@@ -16,15 +16,15 @@ import (
 // WithPause pauses all processes when the server asks one of them to wait. If a response asks for
 // a pause, Transport blocks the key of the first request that limits returned, by Limiter.Block. A
 // later response can extend the block and never shortens it. Let limits return first the request
-// whose key is what the server limits, such as its host or your account there.
+// whose key stands for what the server limits, such as its host or your account there.
 //
-// A pause is that of Pause or of one of also, whichever is longest, and at most longest. A
-// function of also may read fields of its server; it must not read the body. Default: Pause
-// alone.
+// The pause is the longest that Pause and the functions of also return, and at most longest. The
+// functions of also may read other header fields of the response, and must not read its body.
+// Default: Pause alone.
 //
-// A response that asks for a pause is returned like any other: whether to send the request
-// again is up to the caller. If the block cannot be stored, the response is returned too, and
-// Config.Observe sees the error. These still send during a pause:
+// A response that asks for a pause is returned like any other. The caller decides whether to send
+// the request again. If the block cannot be stored, the response is returned too, and
+// Config.Observe gets the error. These still send during a pause:
 //
 //   - requests that are in flight, or have a turn in a LeakyBucketQueue
 //   - a process with the rest of a Policy.Lease
