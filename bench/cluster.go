@@ -44,7 +44,7 @@ func (b *bench) cluster() part {
 		{
 			Name: "cluster", Title: "10,000 keys on a Citus cluster of this machine", By: "callers", Figure: report.PerSecond,
 			More: []report.Figure{report.Server, report.Client, report.P50, report.P99},
-			Note: "Durable. Server: of all nodes together. All share the machine, so that Server says what nodes of their own would do.",
+			Note: "Durable. Server: of all nodes together. All share the machine, so Server is what separate machines would do.",
 		},
 		{
 			Name: "cluster-held", Title: "a row of a worker is held, 1,000 requests a second", By: "callers", Figure: report.P99, More: []report.Figure{report.P50, report.P999},
@@ -139,7 +139,7 @@ func (c *clusterServers) close() (err error) {
 	return err
 }
 
-// clusterLimiter is a Limiter with a pool of its own.
+// clusterLimiter is a Limiter with a separate pool.
 type clusterLimiter struct {
 	contender.Limiter
 	pool *pgxpool.Pool

@@ -16,7 +16,7 @@ import (
 // and for the disk only.
 var commitSettings = []string{"off", "on", "local"}
 
-// policies returns every variant with each durability, under names of their own.
+// policies returns every variant with each durability, under different names.
 func policies(name string) (all []limiter.Policy) {
 	for _, p := range testworld.Variants(10, 1000*time.Hour) {
 		for _, d := range testworld.Durabilities {

@@ -30,7 +30,7 @@ const (
 
 const connections = 8 // of each client
 
-// client is a limiter with a pool of its own, which the transactions of its callers use
+// client is a limiter with a separate pool, which the transactions of its callers use
 // too.
 type client struct {
 	over  driver

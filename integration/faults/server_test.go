@@ -28,7 +28,7 @@ type server struct {
 	workers []*pglimittest.Server
 }
 
-// usual is the server of all faults without one of their own. It listens on TCP, so that a
+// usual is the server of all faults that need no other. It listens on TCP, so that a
 // proxy can be before it.
 var usual = sync.OnceValues(func() (*pglimittest.Server, error) {
 	return pglimittest.StartOwn(context.Background(), log.Printf, durable, pglimittest.OverTCP)

@@ -16,7 +16,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// process is a limiter with a pool of its own: one process of an application.
+// process is a limiter with a separate pool: one process of an application.
 type process struct {
 	number  int
 	pool    *pgxpool.Pool

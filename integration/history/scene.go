@@ -58,7 +58,7 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	r := rand.New(rand.NewPCG(seed, uint64(number)))
 	s := &scene{number: number, name: fmt.Sprintf("key-%d", number), clients: clients, ops: ops}
 	s.themes = themes{Reserves: r.IntN(2) == 0, Idempotent: r.IntN(2) == 0, SQL: r.IntN(3) == 0, Loses: loses, Expires: r.IntN(2) == 0}
-	if s.Expires = s.Expires && s.Reserves; s.Expires { // each request may give reservations back, in statements of their own
+	if s.Expires = s.Expires && s.Reserves; s.Expires { // each request may give reservations back, in separate statements
 		s.clients, s.ops = clients-1, ops-2
 	}
 	keys := 1

@@ -134,7 +134,7 @@ func TestBatchOfAwkwardKeys(t *testing.T) {
 				}
 			}
 			if testworld.Citus() {
-				continue // there a shard's only key has a statement of its own
+				continue // there a shard's only key shares no statement
 			}
 			// granted is of both requests at once: it was a batch.
 			rows, err := pool.Query(t.Context(), "SELECT key FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name)

@@ -133,7 +133,7 @@ func pools(t *testing.T, url string, connections int) map[string]usedPool {
 
 // TestBusyPoolSendsNothingLater: ErrOverloaded says that nothing was consumed. So a request
 // that waited for a connection of the pool is not sent once one comes free, although the
-// time of its own statement may not be over. FailOpen does not apply.
+// time of the caller's own statement may not be over. FailOpen does not apply.
 func TestBusyPoolSendsNothingLater(t *testing.T) {
 	t.Parallel()
 	const timeout, requests = 200 * time.Millisecond, 4

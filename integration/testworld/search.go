@@ -32,7 +32,7 @@ func Search(t *testing.T, d search.Draw, histories int, subject func(*testing.T)
 
 var prefixes atomic.Int64
 
-// NewSubject returns a subject without ways, under names of its own, and what its limiters
+// NewSubject returns a subject without ways, under unique names, and what its limiters
 // have: overrides, and no cache of denials.
 func NewSubject(t *testing.T) (search.Subject, *limiter.Config) {
 	t.Helper()

@@ -55,7 +55,7 @@ var ErrAlone = errors.New("pglimit: to be sent alone")
 var ErrElsewhere = errors.New("pglimit: to be continued by another goroutine")
 
 // ErrBusy: no connection of the pool came free in time. Nothing was sent.
-var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give the limiter a pool of its own, or let the pool have more connections", ErrOverloaded)
+var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give the limiter a separate pool, or let the pool have more connections", ErrOverloaded)
 
 // ErrStarved is added to a timeout if this process was too busy to read an answer.
 var ErrStarved = errors.New("this process is too busy to read answers in time: give it more processors, or less to do at once")

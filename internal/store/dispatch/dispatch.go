@@ -2,7 +2,7 @@
 //
 // It bounds the callers that wait. Takes share statements: while one is in flight, new ones
 // queue and are sent together in the next. Results are the same as if each request had been
-// sent alone, in order of arrival. All other requests are sent in transactions of their own
+// sent alone, in order of arrival. All other requests are sent in separate transactions
 // or shared ones, few at a time, the keys in turn. Requests for a row that another
 // transaction has locked wait apart, so that they delay no others.
 //
@@ -163,7 +163,7 @@ func (d *Dispatcher) enqueue(w *waiter) {
 	}
 }
 
-// start runs send in a goroutine of its own. d.mu is locked.
+// start runs send in another goroutine. d.mu is locked.
 func (d *Dispatcher) start(send func()) {
 	d.busy++
 	go send()

@@ -65,7 +65,7 @@ func (d *Dispatcher) shard(key string) (n, of int) {
 
 // splitGroups is a queue's another: on a single contended key two statements would only wait
 // for each other. With several shards it is Rows, since there a statement costs more and a
-// row less, and the shards have statements in flight of their own.
+// row less, and each shard has separate statements in flight.
 const splitGroups = 8
 
 // add queues a request, behind the groups of its key. A statement in flight will send it

@@ -253,7 +253,7 @@ func TestTurnsAreShared(t *testing.T) {
 	})
 }
 
-// TestTurnsOfAContendedKey: requests for a contended key with keys of their own have the turns of one
+// TestTurnsOfAContendedKey: requests for a contended key and one other key each have the turns of one
 // key.
 func TestTurnsOfAContendedKey(t *testing.T) {
 	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {

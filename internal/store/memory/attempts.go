@@ -20,7 +20,7 @@ type tried struct {
 	rules algorithm.AttemptRules
 }
 
-// Seen returns nothing: attempts have an outcome of their own.
+// Seen returns nothing: the outcome of attempts is op.Attempt.
 func (*tries) Seen(*algorithm.Rules, int64, int64, float64, float64) algorithm.View { return nil }
 
 // IdleAt returns the time from which all rows decide as missing ones.

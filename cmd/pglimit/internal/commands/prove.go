@@ -130,7 +130,7 @@ func proofText(r prove.Report) string {
 	return text.String()
 }
 
-// kindTexts are the kinds of keys that have a line of their own.
+// kindTexts are the kinds of keys that have a separate line.
 var kindTexts = []struct {
 	kind prove.Kind
 	text string

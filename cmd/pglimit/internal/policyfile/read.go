@@ -77,7 +77,7 @@ func (r *reader) policies(where string, n *yaml.Node) {
 		var p policies.Stored
 		_, ok := r.entry(item, at, PolicyFields, &p)
 		if line, twice := lines[p.Name]; twice {
-			r.Fault(item, at+".name", "%q is that of line %d, too: each policy has a name of its own", p.Name, line)
+			r.Fault(item, at+".name", "%q is that of line %d, too: each policy needs another name", p.Name, line)
 		} else if ok {
 			lines[p.Name] = item.Line
 			r.file.Policies = append(r.file.Policies, p)

@@ -80,7 +80,7 @@ func TestClasses(t *testing.T) {
 			"4: vip=no,whole=", "OK OK:5/9", "4: whole=,vip=no", "OVER OVER:4/4", "2: whole=,vip=no", "OK OK:2/4",
 		}},
 		"another key's class": {steps: []string{
-			"priority=batch", "OK OK:0/1", "priority=batch", "OVER OVER:0/1", // a limit of its own
+			"priority=batch", "OK OK:0/1", "priority=batch", "OVER OVER:0/1", // priority alone is a limit too
 			"tenant=a,tier=free", "OK OK:0", "tenant=a,priority=batch,tier=free", "OK OK:0", "plain=,priority=batch", "OK OK:0", // no limit
 			"route=,priority=batch,tier=free", "OK OK:1/2", "tier=free,route=,priority=batch", "OVER OVER:1/2", "route=,priority=batch", "OK OK:0/2",
 			"route=,priority=batch,tier=free+0", "OVER OVER:0/2", "route=,priority=batch+0", "OK OK:0/2",

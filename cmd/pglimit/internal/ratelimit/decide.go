@@ -41,7 +41,7 @@ func (a *asked) closed() bool { return a.policy.Limit == 0 }
 //   - Those that never deny the others are decided one by one after them: those with
 //     shadow_mode or quota_mode, and all if the server is a shadow.
 //   - Those that count each by itself are counted whatever the others do, above the limit too. So
-//     are those with hits of their own: a proxy sends them to check, with 0, and to report what a
+//     are those that have hits: a proxy sends them to check, with 0, and to report what a
 //     response has cost, which is spent in any case. Algorithms other than fixed windows count
 //     such hits up to the burst.
 //   - Negative hits are given back last, and always pass.
@@ -226,7 +226,7 @@ func (s *Server) one(ctx context.Context, a *asked) error {
 	return s.take(ctx, a, p)
 }
 
-// spend decides a descriptor with hits of its own, and counts what does not fit too.
+// spend decides a descriptor that has hits, and counts what does not fit too.
 func (s *Server) spend(ctx context.Context, a *asked) error {
 	if err := s.take(ctx, a, a.policy); err != nil || !a.over {
 		return err

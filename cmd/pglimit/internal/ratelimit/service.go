@@ -25,7 +25,7 @@ import (
 type Options struct {
 	// CountEach counts as envoyproxy/ratelimit does: each descriptor by itself, also hits that
 	// are above its limit or whose request is denied by another. Default: false; all or nothing
-	// is counted. Other algorithms decide together, but for descriptors with hits of their own.
+	// is counted. Other algorithms decide together, but for descriptors that have hits.
 	CountEach bool
 	// Shadow answers OK to requests that are over their limits. Default: false.
 	Shadow bool

@@ -5,7 +5,7 @@
 //   - grpc.go, admin.go, telemetry.go: interfaces and what they measure
 //   - auth: tokens; httpapi: the routes of HTTP
 //
-// It has no limit of its own: all counts are in the database.
+// It counts nothing in memory: all counts are in the database.
 package serve
 
 import (

@@ -24,7 +24,7 @@ func testKeyboard(t *testing.T, p *Playground) {
 		.filter(e => e.checkVisibility({visibilityProperty: true}) && !e.disabled)`
 	want := Read[[]string](b, stops+`.map(`+name+`)`)
 	if positive := Read[int](b, `$$("[tabindex]").filter(e => e.tabIndex > 0).length`); positive != 0 {
-		t.Errorf("%d elements have an order of their own", positive)
+		t.Errorf("%d elements have a positive tabindex", positive)
 	}
 	var seen []string
 	for range want {

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestPlayground runs the tests that share a playground. Each has keys of its own, which
+// TestPlayground runs the tests that share a playground. Each has different keys, which
 // begin with its name.
 func TestPlayground(t *testing.T) {
 	t.Parallel()

@@ -97,7 +97,7 @@ func withoutTimes(t *testing.T, text string) string {
 }
 
 // TestCommandAttempts: failures make a key wait, a ticket counts once, and the place from which
-// an attempt succeeded has a count of its own.
+// an attempt succeeded is counted separately.
 func TestCommandAttempts(t *testing.T) {
 	t.Parallel()
 	database := testworld.NewDatabase(t)

@@ -173,7 +173,7 @@ func isAny(err error, targets ...error) bool {
 }
 
 // atLogin reports whether the server refused a session, not only a statement. A pooler
-// passes the error of its own login on to the clients that wait for it.
+// passes the error of its login on to the clients that wait for it.
 func atLogin(err error) bool {
 	var answer *pgconn.PgError
 	return errors.As(err, new(*pgconn.ConnectError)) || errors.Is(err, sqldb.ErrConnect) || errors.As(err, &answer) && answer.Severity == "FATAL"

@@ -6,7 +6,7 @@ import { empty } from "./parts.js";
 
 const spans = [[1, "1 hour"], [6, "6 hours"], [24, "24 hours"], [168, "7 days"]];
 const parts = [["blocked", "By a block"], ["above_burst", "Above the burst"], ["overloaded", "Overload"], ["shadowed", "Let pass (shadow)"]];
-const most = 5; // policies with a colour of their own
+const most = 5; // policies that have a separate colour
 const height = 208;
 
 /** Returns the span of an address, in hours. */

@@ -12,7 +12,7 @@ import (
 )
 
 // TestAttempt: a failure counts and a success clears the count, each ticket once. A denial is an
-// answer with Retry-After. The place from which an attempt succeeded has a count of its own, and
+// answer with Retry-After. The place from which an attempt succeeded is counted separately, and
 // a ticket lasts for its ttl.
 func TestAttempt(t *testing.T) {
 	t.Parallel()
