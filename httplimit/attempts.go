@@ -30,7 +30,8 @@ type Attempt struct {
 //
 //   - a request whose client goes away before the response begins: otherwise a client could
 //     send passwords and close its connections;
-//   - a panic of the handler.
+//   - a panic of the handler;
+//   - a hijacked connection, whose status nobody sees. Let the handler report it.
 //
 // A status of 500 and more counts as failed too: otherwise a guess would be free where something
 // breaks after it.
@@ -65,8 +66,8 @@ func NewAttempts(l *limiter.Limiter, attempt func(*http.Request) (Attempt, error
 // WithSucceededIf makes succeeded report, by the status of a response, whether the attempt
 // succeeded; otherwise it failed. Default: 200 to 399. Set it if the handler answers a wrong
 // password with a redirect or with 200. The statuses are those of WithRefundIf. For 499, and
-// after a panic, succeeded is not called. The option is for NewAttempts. WithSucceededIf panics
-// if succeeded is nil.
+// after a panic or a hijack, succeeded is not called. The option is for NewAttempts.
+// WithSucceededIf panics if succeeded is nil.
 func WithSucceededIf(succeeded func(status int) bool) Option {
 	require(succeeded != nil, "WithSucceededIf: the function is nil")
 	return func(m *middleware) { m.succeededIf = succeeded }
@@ -105,8 +106,8 @@ func (m *middleware) serveAttempt(w http.ResponseWriter, r *http.Request, next h
 	}
 	inner := r.WithContext(context.WithValue(r.Context(), ticketKey{}, ticket))
 	defer func() { r.Pattern = inner.Pattern }()
-	watch(w, inner, next, func(status int, panicked bool) {
-		m.report(context.WithoutCancel(r.Context()), ticket, status != clientClosedRequest && !panicked && m.succeeded(status))
+	watch(w, inner, next, func(code int, sure bool) {
+		m.report(context.WithoutCancel(r.Context()), ticket, sure && code != clientClosedRequest && m.succeeded(code))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -215,5 +216,46 @@ func TestAttemptsWithout(t *testing.T) {
 			}()
 			wrong()
 		}()
+	}
+}
+
+// TestAttemptsHijacked checks that an attempt has failed whose handler took the connection,
+// whatever it wrote, unless the handler reports it.
+func TestAttemptsHijacked(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ first, reports bool }{{}, {first: true}, {reports: true}} {
+		l, reported := limiter.NewMemory(nil), make(chan struct{})
+		always := WithSucceededIf(func(int) bool { return true })
+		h := NewAttempts(l, trial, always)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if c.first {
+				w.WriteHeader(http.StatusSwitchingProtocols)
+			}
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			if ticket, _ := TicketFromContext(r.Context()); c.reports {
+				err = l.Succeeded(r.Context(), ticket.ID)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer close(reported)
+			h.ServeHTTP(w, r)
+		}))
+		server.Client().Timeout = time.Minute // prevents a hang
+		if res, err := server.Client().Get(server.URL + "?key=alice&from=home"); err == nil {
+			res.Body.Close()
+		}
+		<-reported
+		server.Close()
+		u, err := l.Usage(t.Context(), code, "alice")
+		if err != nil || u.Reservations != 0 || (u.Result.Level == 1) == c.reports {
+			t.Errorf("%+v: %+v, %v", c, u, err)
+		}
 	}
 }

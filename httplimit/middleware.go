@@ -261,10 +261,14 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 }
 
 // watch serves a request, and then calls done with the status of its response, which
-// WithRefundIf describes, and whether the handler panicked.
-func watch(w http.ResponseWriter, r *http.Request, next http.Handler, done func(status int, panicked bool)) {
-	answered, panicked := 0, true
+// WithRefundIf describes, and whether that says how the request went: not if the handler
+// panicked or hijacked the connection.
+func watch(w http.ResponseWriter, r *http.Request, next http.Handler, done func(code int, sure bool)) {
+	answered, panicked, hijacked := 0, true, false
 	answers := func(code int) {
+		if code == status.Hijacked {
+			code, hijacked = http.StatusOK, true
+		}
 		if answered == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
 			answered = code
 			if errors.Is(r.Context().Err(), context.Canceled) {
@@ -274,7 +278,7 @@ func watch(w http.ResponseWriter, r *http.Request, next http.Handler, done func(
 	}
 	defer func() { // does not recover, so that a panic continues unchanged
 		answers(http.StatusInternalServerError)
-		done(answered, panicked)
+		done(answered, !panicked && !hijacked)
 	}()
 	next.ServeHTTP(status.Watch(w, answers), r)
 	answers(http.StatusOK)

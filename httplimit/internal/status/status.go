@@ -10,9 +10,12 @@ import (
 	"github.com/felixge/httpsnoop"
 )
 
+// Hijacked is no status: the handler has the connection, and nobody sees what it writes.
+const Hijacked = -1
+
 // Watch returns a ResponseWriter that writes to w and has the same optional interfaces.
-// It calls answers with each status that is written. It calls answers with 200 if the
-// body begins, or the connection is hijacked, without a status.
+// It calls answers with each status that is written, with 200 if the body begins without
+// one, and with Hijacked if the connection is hijacked.
 func Watch(w http.ResponseWriter, answers func(code int)) http.ResponseWriter {
 	return httpsnoop.Wrap(w, httpsnoop.Hooks{
 		WriteHeader: func(next httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {
@@ -37,7 +40,7 @@ func Watch(w http.ResponseWriter, answers func(code int)) http.ResponseWriter {
 			return func() (net.Conn, *bufio.ReadWriter, error) {
 				conn, buffered, err := next()
 				if err == nil {
-					answers(http.StatusOK)
+					answers(Hijacked)
 				}
 				return conn, buffered, err
 			}
