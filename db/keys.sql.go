@@ -41,48 +41,51 @@ func (q *Queries) KeysBegin(ctx context.Context, db DBTX, arg KeysBeginParams) e
 
 const KeysPermit = `-- name: KeysPermit :one
 WITH c AS MATERIALIZED (
-    SELECT coalesce($3::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
-           CASE WHEN $4::text <> '' THEN set_config('lock_timeout'::text, $4::text, true) END AS waits
+    SELECT coalesce($5::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
+           CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) END AS waits
 ), taken AS (
     UPDATE pglimit_key_count AS t SET
-        granted = GREATEST(0::bigint, LEAST($5::bigint, $6::bigint - t.keys)),
-        keys = t.keys + GREATEST(0::bigint, LEAST($5::bigint, $6::bigint - t.keys)),
-        max_keys = $6::bigint,
-        taken_at_us = CASE WHEN $5::bigint = 0::bigint OR t.keys < $6::bigint THEN GREATEST(t.taken_at_us, c.us) ELSE t.taken_at_us END
+        granted = GREATEST(0::bigint, LEAST($1::bigint, $2::bigint - t.keys)),
+        keys = t.keys + GREATEST(0::bigint, LEAST($1::bigint, $2::bigint - t.keys)),
+        max_keys = $2::bigint,
+        taken_at_us = CASE WHEN $1::bigint = 0::bigint OR t.keys < $2::bigint THEN GREATEST(t.taken_at_us, c.us) ELSE t.taken_at_us END
     FROM c
-    WHERE t.policy = $1::text AND t.key = '' AND t.algorithm = $2::text
-      AND ($5::bigint = 0::bigint OR t.keys < $6::bigint OR t.max_keys <> $6::bigint)
+    WHERE t.policy = $3::text AND t.key = '' AND t.algorithm = $4::text
+      AND ($1::bigint = 0::bigint
+        OR $1::bigint > 0::bigint AND (t.keys < $2::bigint OR t.max_keys <> $2::bigint))
     RETURNING t.granted
 )
 SELECT coalesce((SELECT t.granted FROM taken AS t),
-                (SELECT 0::bigint FROM pglimit_key_count AS t WHERE t.policy = $1::text AND t.key = '' AND t.algorithm = $2::text),
+                (SELECT CASE WHEN $1::bigint < 0::bigint AND t.keys < $2::bigint THEN 1::bigint ELSE 0::bigint END
+                 FROM pglimit_key_count AS t WHERE t.policy = $3::text AND t.key = '' AND t.algorithm = $4::text),
                 -1::bigint)::bigint AS granted
 FROM c
 `
 
 type KeysPermitParams struct {
+	Wanted      int64
+	MaxKeys     int64
 	Policy      string
 	Algorithm   string
 	NowUs       *int64
 	LockTimeout string
-	Wanted      int64
-	MaxKeys     int64
 }
 
 // KeysPermit takes permits to insert rows of a policy: as many of wanted as there is room for
 // below max_keys. It counts them as rows. granted is their number, or -1 if the policy
-// has no count yet: run KeysBegin. wanted 0 only notes that a key is about to be reset.
+// has no count yet: run KeysBegin. wanted 0 only notes that a key is about to be reset. wanted -1
+// takes nothing: granted is 1 if there is room, and else 0.
 //
 // Index: the primary key. Locks the policy's count until the transaction ends, unless
-// max_keys is reached.
+// max_keys is reached or wanted is -1.
 func (q *Queries) KeysPermit(ctx context.Context, db DBTX, arg KeysPermitParams) (int64, error) {
 	row := db.QueryRow(ctx, KeysPermit,
+		arg.Wanted,
+		arg.MaxKeys,
 		arg.Policy,
 		arg.Algorithm,
 		arg.NowUs,
 		arg.LockTimeout,
-		arg.Wanted,
-		arg.MaxKeys,
 	)
 	var granted int64
 	err := row.Scan(&granted)

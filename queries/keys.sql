@@ -1,10 +1,11 @@
 -- name: KeysPermit :one
 -- KeysPermit takes permits to insert rows of a policy: as many of wanted as there is room for
 -- below max_keys. It counts them as rows. granted is their number, or -1 if the policy
--- has no count yet: run KeysBegin. wanted 0 only notes that a key is about to be reset.
+-- has no count yet: run KeysBegin. wanted 0 only notes that a key is about to be reset. wanted -1
+-- takes nothing: granted is 1 if there is room, and else 0.
 --
 -- Index: the primary key. Locks the policy's count until the transaction ends, unless
--- max_keys is reached.
+-- max_keys is reached or wanted is -1.
 WITH c AS MATERIALIZED (
     SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
            CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
@@ -16,11 +17,13 @@ WITH c AS MATERIALIZED (
         taken_at_us = CASE WHEN sqlc.arg(wanted)::bigint = 0::bigint OR t.keys < sqlc.arg(max_keys)::bigint THEN GREATEST(t.taken_at_us, c.us) ELSE t.taken_at_us END
     FROM c
     WHERE t.policy = sqlc.arg(policy)::text AND t.key = '' AND t.algorithm = sqlc.arg(algorithm)::text
-      AND (sqlc.arg(wanted)::bigint = 0::bigint OR t.keys < sqlc.arg(max_keys)::bigint OR t.max_keys <> sqlc.arg(max_keys)::bigint)
+      AND (sqlc.arg(wanted)::bigint = 0::bigint
+        OR sqlc.arg(wanted)::bigint > 0::bigint AND (t.keys < sqlc.arg(max_keys)::bigint OR t.max_keys <> sqlc.arg(max_keys)::bigint))
     RETURNING t.granted
 )
 SELECT coalesce((SELECT t.granted FROM taken AS t),
-                (SELECT 0::bigint FROM pglimit_key_count AS t WHERE t.policy = sqlc.arg(policy)::text AND t.key = '' AND t.algorithm = sqlc.arg(algorithm)::text),
+                (SELECT CASE WHEN sqlc.arg(wanted)::bigint < 0::bigint AND t.keys < sqlc.arg(max_keys)::bigint THEN 1::bigint ELSE 0::bigint END
+                 FROM pglimit_key_count AS t WHERE t.policy = sqlc.arg(policy)::text AND t.key = '' AND t.algorithm = sqlc.arg(algorithm)::text),
                 -1::bigint)::bigint AS granted
 FROM c;
 

@@ -391,3 +391,31 @@ func TestFunctionsOfAskers(t *testing.T) {
 		t.Errorf("the denials are %s", got)
 	}
 }
+
+// TestChecksTakeNone: a Check of a key without a row takes no permit, however many there are.
+func TestChecksTakeNone(t *testing.T) {
+	w, p := newFunctionsWorld(t), hour(limiter.TokenBucket, 2)
+	w.Store(p)
+	processes := []verbs.Limiter{w.another(), w.another(), w.Functions}
+	looks := func(want limiter.Reason) {
+		t.Helper()
+		for i := range 5 {
+			for _, l := range processes {
+				r := testworld.Must(t)(l.Check(t.Context(), p, fmt.Sprint("new", i), 1))
+				if l != verbs.Limiter(w.Functions) && r.Reason != want { // functions look at the key alone
+					t.Errorf("%+v, want reason %q", r, want)
+				}
+			}
+			w.forward(6 * time.Second)
+		}
+	}
+	looks("")
+	w.expect(p, 0, 0)
+	w.fill(w.another(), p, 1)
+	w.expect(p, 1, 1)
+	looks("")
+	w.expect(p, 1, 1)
+	w.fill(w.another(), p, 2)
+	looks(limiter.ReasonKeys)
+	w.expect(p, 2, 2)
+}

@@ -77,7 +77,8 @@ const (
 	// GetAttempts reads the row of the sources that have not succeeded before.
 	GetAttempts
 	// Permit counts new rows of the policy, which the caller may Insert then: at most Permits,
-	// which it sets to their number. 0 says that a key is about to be Reset.
+	// which it sets to their number. 0 says that a key is about to be Reset. -1 counts none: it
+	// sets Permits to 1 if there is room, and else to 0.
 	Permit
 )
 

@@ -178,13 +178,12 @@ func (s *Store) admit(ctx context.Context, q *store.Query, insert bool) (room bo
 		if found, err := s.present(ctx, q); err != nil || found {
 			return found, err
 		}
+		if !insert {
+			return s.room(ctx, q)
+		}
 		from, err := s.permit(ctx, q)
 		if err != nil || from == nil {
 			return false, err
-		}
-		if !insert {
-			from.back(s.now())
-			return true, nil
 		}
 		began, op := s.now(), s.op(store.Insert, q)
 		if err := s.Store.Do(ctx, op); err != nil {

@@ -62,6 +62,25 @@ func (s *Store) permit(ctx context.Context, q *store.Query) (*count, error) {
 	}
 }
 
+// room reports whether permit would return one. It takes none.
+func (s *Store) room(ctx context.Context, q *store.Query) (bool, error) {
+	c, now := s.count(q), s.now()
+	c.mu.Lock()
+	has, full := c.left > 0 && now < c.until, now < c.fullUntil
+	c.mu.Unlock()
+	if has || full {
+		return has, nil
+	}
+	op := &store.Op{Kind: store.Permit, Query: countOf(q), Permits: -1}
+	if err := s.Store.Do(ctx, op); err != nil || op.Permits > 0 {
+		return err == nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fullUntil = s.now() + int64(fullFor)
+	return false, nil
+}
+
 // take takes permits from the database, and returns c for the first of them. c.mu is locked,
 // and free when it returns.
 func (s *Store) take(ctx context.Context, c *count, q *store.Query, now int64) (*count, error) {

@@ -10,13 +10,14 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
-// permit takes permits for new rows. The first of a policy counts the rows that it has.
+// permit takes permits for new rows, or with Permits -1 looks whether there is room. The first of
+// a policy counts the rows that it has.
 func (p Store) permit(ctx context.Context, op *store.Op) error {
 	if p.routed {
 		return fmt.Errorf("%w: Policy.MaxKeys of policy %s with Config.Sharding %q: no server has all rows to count them", store.ErrUnsupported, store.Quote(op.Policy), store.ShardingRouter)
 	}
 	granted, err := p.take(ctx, op)
-	if err == nil && granted < 0 && op.Permits > 0 {
+	if err == nil && granted < 0 && op.Permits != 0 {
 		if err = p.beginCount(ctx, op); err == nil {
 			granted, err = p.take(ctx, op)
 		}
