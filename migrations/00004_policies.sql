@@ -62,11 +62,14 @@ CREATE TABLE pglimit_policy (
         OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log', 'attempts')),
     CONSTRAINT "max_keys must be from 1 to 1e9 or 0, and is not for attempts" CHECK (max_keys = 0::bigint
         OR max_keys >= 1::bigint AND max_keys <= 1000000000::bigint AND algorithm <> 'attempts'),
-    CONSTRAINT "rest_limit must be from 1e-9 to 2^53 or 0, and is for policies with max_keys" CHECK (rest_limit = 0::float8
+    CONSTRAINT "rest_limit must be from 1e-9 to 2^53 or 0, and needs max_keys" CHECK (rest_limit = 0::float8
         OR max_keys > 0::bigint AND rest_limit BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "burst * rest_limit / limit_units must be from 1e-9 to 2^53" CHECK (
+        CASE WHEN rest_limit > 0::float8 AND rest_limit <= 9007199254740992::float8 AND limit_units >= 1e-9::float8 AND burst > 0::float8 AND burst <= 9007199254740992::float8
+        THEN burst * (rest_limit / limit_units) BETWEEN 1e-9::float8 AND 9007199254740992::float8 ELSE true END),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
-    CONSTRAINT "calendar must be hour, day, week or month, and is for fixed_window" CHECK (
+    CONSTRAINT "calendar must be hour, day, week or month, for fixed_window" CHECK (
         calendar = '' OR algorithm = 'fixed_window' AND calendar IN ('hour', 'day', 'week', 'month')),
     CONSTRAINT "time_zone requires a calendar" CHECK (time_zone = '' OR calendar <> ''),
     CONSTRAINT "durability must be durable or relaxed" CHECK (durability IN ('durable', 'relaxed')),
@@ -101,7 +104,7 @@ CREATE TABLE pglimit_override (
     CONSTRAINT "factor must be from 1e-9 to 2^53" CHECK (factor BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "factor excludes limit_units" CHECK (factor IS NULL OR limit_units IS NULL),
     CONSTRAINT "burst must be from 1e-9 to 2^53" CHECK (burst BETWEEN 1e-9::float8 AND 9007199254740992::float8),
-    CONSTRAINT "until must be after 1970-01-01 and before the year 10000; NULL is no end" CHECK (until > '1970-01-01 00:00:00+00' AND until < '10000-01-01 00:00:00+00'),
+    CONSTRAINT "until must be after 1970-01-01 and before 10000-01-01, or NULL" CHECK (until > '1970-01-01 00:00:00+00' AND until < '10000-01-01 00:00:00+00'),
     CONSTRAINT "an override must change something" CHECK (unlimited OR blocked OR limit_units IS NOT NULL OR factor IS NOT NULL OR burst IS NOT NULL OR shadow IS NOT NULL),
     CONSTRAINT "unlimited excludes limit_units, factor, burst and shadow" CHECK (NOT unlimited OR limit_units IS NULL AND factor IS NULL AND burst IS NULL AND shadow IS NULL),
     CONSTRAINT "blocked excludes all other changes" CHECK (NOT blocked OR NOT unlimited AND limit_units IS NULL AND factor IS NULL AND burst IS NULL AND shadow IS NULL),

@@ -147,7 +147,8 @@ func TestRulesInSQL(t *testing.T) {
 	}
 }
 
-// TestAttemptsInSQL: the table refuses the policies of attempts that Validate refuses.
+// TestAttemptsInSQL: the table refuses the policies of attempts, and the bounds of keys, that
+// Validate refuses.
 func TestAttemptsInSQL(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
@@ -179,20 +180,36 @@ func TestAttemptsInSQL(t *testing.T) {
 		func(p *limiter.Policy) { p.Calendar, p.Period = limiter.Day, 0 },
 		func(p *limiter.Policy) { p.Algorithm, p.BlockGrowth = limiter.GCRA, 2 },
 		func(p *limiter.Policy) { p.Algorithm, p.BlockMax = limiter.GCRA, time.Hour },
+		func(p *limiter.Policy) { p.MaxKeys = 1 },
+		func(p *limiter.Policy) { p.Algorithm, p.RestLimit = limiter.GCRA, 1 },
+		func(p *limiter.Policy) { p.Algorithm, p.MaxKeys, p.RestLimit = limiter.GCRA, 1, 1<<53 },
+		func(p *limiter.Policy) {
+			p.Algorithm, p.MaxKeys, p.Burst, p.RestLimit = limiter.GCRA, 1, 3<<20, 1<<33
+		},
+		func(p *limiter.Policy) {
+			p.Algorithm, p.MaxKeys, p.Burst, p.RestLimit = limiter.GCRA, 1, 3<<20, 1<<33+1
+		},
+		func(p *limiter.Policy) {
+			p.Algorithm, p.MaxKeys, p.Burst, p.RestLimit = limiter.GCRA, 1, 3<<20, 1<<53
+		},
+		func(p *limiter.Policy) { p.Algorithm, p.MaxKeys, p.Burst, p.RestLimit = limiter.GCRA, 1, 3e-9, 0.5 },
+		func(p *limiter.Policy) {
+			p.Algorithm, p.Limit, p.MaxKeys, p.Burst, p.RestLimit = limiter.GCRA, 0, 1, 1, 1
+		},
 	} {
 		p := good
 		change(&p)
 		p.Name = fmt.Sprintf("code%d", i)
-		_, err := pool.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, on_error, lease, aligned, calendar)
-			VALUES ($1, $2, $3, nullif($4::float8, 0), nullif($5::float8, 0), $6, $7, $8, $9, $10, $11, $12, $13)`,
-			p.Name, string(p.Algorithm), p.Limit, p.Period.Seconds(), p.Burst, p.Tick.Seconds(), p.BlockFor.Seconds(), p.BlockGrowth, p.BlockMax.Seconds(), p.OnError.String(), p.Lease, p.Aligned, string(p.Calendar))
+		_, err := pool.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, on_error, lease, aligned, calendar, max_keys, rest_limit)
+			VALUES ($1, $2, $3, nullif($4::float8, 0), nullif($5::float8, 0), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+			p.Name, string(p.Algorithm), p.Limit, p.Period.Seconds(), p.Burst, p.Tick.Seconds(), p.BlockFor.Seconds(), p.BlockGrowth, p.BlockMax.Seconds(), p.OnError.String(), p.Lease, p.Aligned, string(p.Calendar), p.MaxKeys, p.RestLimit)
 		if bad := p.Validate(); (bad == nil) != (err == nil) {
 			t.Errorf("%+v: Validate says %v, the table %v", p, bad, err)
 		} else if bad != nil {
 			refused++
 		}
 	}
-	if refused != 17 {
+	if refused != 23 {
 		t.Errorf("%d were refused", refused)
 	}
 }

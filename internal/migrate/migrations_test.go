@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // The sets, of the files as they are.
@@ -111,3 +115,23 @@ func TestPrint(t *testing.T) {
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// TestNamesFit: PostgreSQL cuts names at 63 bytes, and an error of a constraint says its name.
+func TestNamesFit(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`(?i)(?:CONSTRAINT|INDEX|TABLE|VIEW|FUNCTION|TRIGGER|TYPE) (?:IF NOT EXISTS )?(?:"([^"]+)"|[a-z]+\.(\w+)|(\w+))`)
+	n := 0
+	for _, files := range []string{"../../migrations/*.sql", "../../migrations/functions/*.sql"} {
+		for _, path := range must.OK(filepath.Glob(files))(t) {
+			for _, found := range named.FindAllStringSubmatch(string(must.OK(os.ReadFile(path))(t)), -1) {
+				n++
+				if name := found[1] + found[2] + found[3]; len(name) > 63 {
+					t.Errorf("%s: %q has %d bytes", path, name, len(name))
+				}
+			}
+		}
+	}
+	if n < 200 {
+		t.Errorf("%d names were found", n)
+	}
+}
