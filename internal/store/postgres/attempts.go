@@ -37,6 +37,7 @@ func (p Store) attempts(ctx context.Context, op *store.Op) error {
 	if op.Kind == store.Unblock || op.Kind == store.Reset {
 		mode = exec.Transaction // the second statement sees the rows that were made while the first waited
 	}
+	found := true
 	err := exec.Translate(p.runner.Run(ctx, mode, func(tx db.DBTX) (err error) {
 		tx = p.at(tx, op.Key)
 		if mode == exec.Transaction {
@@ -46,10 +47,13 @@ func (p Store) attempts(ctx context.Context, op *store.Op) error {
 		if err == nil {
 			err = attempt(ctx, tx, op)
 		}
+		if found = !errors.Is(err, pgx.ErrNoRows); !found {
+			return nil // an answer: the circuit breaker must not take it for a failure
+		}
 		return statement.AsLocked(ctx, op.LockWait, err)
 	}), p.tx)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return store.NoTicket(op)
+	if err == nil && !found {
+		err = store.NoTicket(op)
 	}
 	return err
 }
@@ -78,7 +82,7 @@ func attempt(ctx context.Context, tx db.DBTX, op *store.Op) error {
 		a.Rules = algorithm.AttemptRules{Limit: row.LimitFailures, AtOnce: row.AtOnce, Quiet: row.QuietUs, BlockFor: row.BlockForUs, Growth: row.BlockGrowth, BlockMax: row.BlockMaxUs}
 		return tried(op, row.NowUs, row.Ends, algorithm.Tries{Failures: row.Failures, WaitsUntil: row.WaitsUntilUs, ForgetAt: row.ForgetAtUs, BlockedUntil: row.BlockedUntilUs, UpdatedAt: row.UpdatedAtUs})
 	case store.Succeeded:
-		row, err := s.AttemptSucceeded(ctx, tx, db.AttemptSucceededParams{KnownForUs: store.KnownFor, ID: op.ID, Policy: q.Policy, Key: q.Key, NowUs: q.Now, Commit: commit, LockTimeout: wait})
+		row, err := s.AttemptSucceeded(ctx, tx, db.AttemptSucceededParams{KnownForUs: store.KnownFor, MostKnown: store.MostKnown, ID: op.ID, Policy: q.Policy, Key: q.Key, NowUs: q.Now, Commit: commit, LockTimeout: wait})
 		if err != nil {
 			return err
 		}
