@@ -192,7 +192,8 @@ UPDATE pglimit_attempt AS t SET
             ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
                     coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), $2::text) END,
     updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-WHERE t.policy = $3 AND t.key = $4 AND t.tickets[pg_catalog.array_position(t.tickets, $2::text) + 2]::bigint
+WHERE t.policy = $3 AND t.key = $4 AND CASE WHEN pg_catalog.array_position(t.tickets, $2::text) % 3 = 1
+        THEN t.tickets[pg_catalog.array_position(t.tickets, $2::text) + 2]::bigint END
     > CASE WHEN CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $6::text = 'off' OR $6::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $6::text, true) IS NULL END THEN NULL
@@ -381,7 +382,8 @@ UPDATE pglimit_attempt AS t SET
             ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
                     coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), $3::text) END,
     updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-WHERE t.policy = $4 AND t.key = $5 AND t.tickets[pg_catalog.array_position(t.tickets, $3::text) + 2]::bigint
+WHERE t.policy = $4 AND t.key = $5 AND CASE WHEN pg_catalog.array_position(t.tickets, $3::text) % 3 = 1
+        THEN t.tickets[pg_catalog.array_position(t.tickets, $3::text) + 2]::bigint END
     > CASE WHEN CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $7::text, true) IS NULL END THEN NULL
@@ -394,6 +396,10 @@ SELECT e.policy, e.key, e.succeeded_from, e.updated_at_us + $2::bigint,
        e.limit_failures, e.at_once, e.quiet_us, e.block_for_us, e.block_growth, e.block_max_us, e.updated_at_us, e.updated_at_us + $2::bigint
 FROM ended AS e
 WHERE e.source = '' AND e.succeeded_from <> ''
+  AND ((SELECT count(*) FROM (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = $4 AND k.key = $5 AND k.known_until_us > e.updated_at_us
+                              LIMIT $8::bigint) AS few) < $8::bigint
+    OR EXISTS (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = $4 AND k.key = $5 AND k.source = e.succeeded_from
+            AND k.known_until_us > e.updated_at_us))
 ON CONFLICT (policy, key, source) DO UPDATE SET known_until_us = GREATEST(t.known_until_us, EXCLUDED.known_until_us)
 )
 SELECT e.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us FROM ended AS e
@@ -407,6 +413,7 @@ type AttemptSucceededParams struct {
 	Key         string
 	LockTimeout string
 	Commit      string
+	MostKnown   int64
 }
 
 type AttemptSucceededRow struct {
@@ -415,8 +422,10 @@ type AttemptSucceededRow struct {
 }
 
 // AttemptSucceeded ends the attempt id, and clears the failures and the wait of its row. The
-// row of its source, which it makes if there is none, is known for known_for_us from then on. It
-// returns no row if the attempt is not under way.
+// row of its source, which it makes if there is none, is known for known_for_us from then on. A
+// source that is not known becomes so only if the key knows fewer than most_known; of attempts
+// that succeed at the same moment, each may add one. It returns no row if the attempt is not
+// under way.
 //
 // Index: the primary key, all rows of the key. Locks the row that has the ticket, and then that
 // of its source, until the transaction ends. The row ” is the first in the order.
@@ -429,6 +438,7 @@ func (q *Queries) AttemptSucceeded(ctx context.Context, db DBTX, arg AttemptSucc
 		arg.Key,
 		arg.LockTimeout,
 		arg.Commit,
+		arg.MostKnown,
 	)
 	var i AttemptSucceededRow
 	err := row.Scan(&i.UpdatedAtUs, &i.NowUs)

@@ -23,7 +23,8 @@ type AttemptOptions struct {
 	// device. It is up to 1,024 bytes of UTF-8 without NUL. It is stored as keys are: as its
 	// HMAC if Config.KeySecret is set. Default: "", not known.
 	//
-	// A success makes the key remember From for 90 days. Attempts from a remembered place are
+	// A success makes the key remember From for 90 days, and up to 100 places: a further one
+	// is not remembered until another is forgotten. Attempts from a remembered place are
 	// counted apart from all others: see Attempt.
 	From string
 	// TTL is the time to live of the ticket: whole microseconds from one second to a hundred
@@ -126,7 +127,9 @@ func (e *engine) Attempt(ctx context.Context, p Policy, key string, o AttemptOpt
 //   - The ticket has expired, and counted as failed.
 //   - The key was reset, or there was no such attempt.
 //
-// Succeeded and Failed are always Durable. An ID that begins with uncounted changes nothing.
+// Succeeded and Failed are always Durable. An ID that begins with uncounted changes nothing, and
+// Succeeded returns nil. Anyone can make such an ID up, so never log in by an ID that comes from
+// a client: report the ID that Attempt returned to your own program.
 func (e *engine) Succeeded(ctx context.Context, id string) error {
 	_, err := e.report(ctx, verbSucceeded, id)
 	return err
@@ -137,7 +140,8 @@ func (e *engine) Succeeded(ctx context.Context, id string) error {
 // Attempt.
 //
 // A failure counts once, so a call whose answer was lost can be repeated. ErrNoTicket is
-// returned as by Succeeded, and nothing changes.
+// returned as by Succeeded, and nothing changes. For an ID that begins with uncounted, which
+// anyone can make up, the Result is Allowed and its Source is SourceSkipped.
 func (e *engine) Failed(ctx context.Context, id string) (Result, error) {
 	return e.report(ctx, verbFailed, id)
 }

@@ -89,7 +89,8 @@ UPDATE pglimit_attempt AS t SET
             ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
                     coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), sqlc.arg(id)::text) END,
     updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.tickets[pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) + 2]::bigint
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE WHEN pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) % 3 = 1
+        THEN t.tickets[pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) + 2]::bigint END
     > CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
@@ -102,8 +103,10 @@ RETURNING t.failures, t.waits_until_us, t.forget_at_us, (CASE WHEN t.source = ''
 
 -- name: AttemptSucceeded :one
 -- AttemptSucceeded ends the attempt id, and clears the failures and the wait of its row. The
--- row of its source, which it makes if there is none, is known for known_for_us from then on. It
--- returns no row if the attempt is not under way.
+-- row of its source, which it makes if there is none, is known for known_for_us from then on. A
+-- source that is not known becomes so only if the key knows fewer than most_known; of attempts
+-- that succeed at the same moment, each may add one. It returns no row if the attempt is not
+-- under way.
 --
 -- Index: the primary key, all rows of the key. Locks the row that has the ticket, and then that
 -- of its source, until the transaction ends. The row '' is the first in the order.
@@ -117,7 +120,8 @@ UPDATE pglimit_attempt AS t SET
             ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
                     coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), sqlc.arg(id)::text) END,
     updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.tickets[pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) + 2]::bigint
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE WHEN pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) % 3 = 1
+        THEN t.tickets[pg_catalog.array_position(t.tickets, sqlc.arg(id)::text) + 2]::bigint END
     > CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
@@ -130,6 +134,10 @@ SELECT e.policy, e.key, e.succeeded_from, e.updated_at_us + sqlc.arg(known_for_u
        e.limit_failures, e.at_once, e.quiet_us, e.block_for_us, e.block_growth, e.block_max_us, e.updated_at_us, e.updated_at_us + sqlc.arg(known_for_us)::bigint
 FROM ended AS e
 WHERE e.source = '' AND e.succeeded_from <> ''
+  AND ((SELECT count(*) FROM (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = sqlc.arg(policy) AND k.key = sqlc.arg(key) AND k.known_until_us > e.updated_at_us
+                              LIMIT sqlc.arg(most_known)::bigint) AS few) < sqlc.arg(most_known)::bigint
+    OR EXISTS (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = sqlc.arg(policy) AND k.key = sqlc.arg(key) AND k.source = e.succeeded_from
+            AND k.known_until_us > e.updated_at_us))
 ON CONFLICT (policy, key, source) DO UPDATE SET known_until_us = GREATEST(t.known_until_us, EXCLUDED.known_until_us)
 )
 SELECT e.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us FROM ended AS e;

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -258,5 +261,124 @@ func TestBlockMovesNoClock(t *testing.T) {
 				t.Errorf("%s, %s: the ticket ends in %v, %v", name, key, left, err)
 			}
 		}
+	}
+}
+
+// overAll returns a limiter in memory and one over each driver.
+func overAll(t *testing.T, address string, config *limiter.Config) map[string]*limiter.Limiter {
+	all := map[string]*limiter.Limiter{"memory": limiter.NewMemory(config)}
+	for name, open := range testworld.Drivers(t, address) {
+		all[name] = open(config)
+	}
+	return all
+}
+
+// TestForgedTickets: an ID made of the text of a place, or of the end of a ticket, is none. Its
+// report changes nothing, and the error has no ID of another attempt.
+func TestForgedTickets(t *testing.T) {
+	t.Parallel()
+	for name, l := range overAll(t, testworld.NewDatabase(t), nil) {
+		p := attempts
+		p.Name, p.Burst, p.Period = strings.NewReplacer("/", "-", " ", "-").Replace(name), 3, time.Hour
+		texts := []string{"AAAAAAAAAAAAAAAA", "9999999999999999", "9999999999999998"}
+		var ids []string
+		for i, from := range slices.Clone(texts) {
+			ticket, err := l.Attempt(t.Context(), p, "k", limiter.AttemptOptions{From: from, TTL: time.Hour + time.Duration(i)*time.Second})
+			if err != nil || !ticket.Result.Allowed {
+				t.Fatalf("%s: %+v, %v", name, ticket, err)
+			}
+			ids, texts = append(ids, ticket.ID), append(texts, fmt.Sprint(ticket.ExpiresAt.UnixMicro()))
+		}
+		for _, text := range texts {
+			parts := strings.Split(ids[0], ":")
+			parts[1] = text
+			forged := strings.Join(parts, ":")
+			_, err := l.Failed(t.Context(), forged)
+			for _, err := range []error{err, l.Succeeded(t.Context(), forged)} {
+				if !errors.Is(err, limiter.ErrNoTicket) {
+					t.Errorf("%s: the ID %s: %v", name, text, err)
+				}
+			}
+		}
+		if u := must.OK(l.Usage(t.Context(), p, "k"))(t); u.Result.Level != 0 || u.Reservations != 3 {
+			t.Errorf("%s: %+v", name, u)
+		}
+		for _, id := range ids {
+			must.Succeed(t, l.Succeeded(t.Context(), id))
+		}
+	}
+}
+
+// TestUnknownTickets: reports of attempts that never began are answers, not failures of the
+// database: the circuit breaker stays closed. They make no row.
+func TestUnknownTickets(t *testing.T) {
+	t.Parallel()
+	pool := testworld.NewPool(t)
+	for name, l := range overAll(t, pool.Config().ConnString(), nil) {
+		for i := range 20 {
+			id := fmt.Sprintf("attempts:%026d:p:aw", i)
+			_, err := l.Failed(t.Context(), id)
+			if i%2 == 0 {
+				err = l.Succeeded(t.Context(), id)
+			}
+			if !errors.Is(err, limiter.ErrNoTicket) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if r, err := l.Allow(t.Context(), limiter.PerHour("p", 100), "k"); err != nil || !r.Allowed {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+	if n := testworld.Value[int](t, pool, "SELECT count(*) FROM pglimit_attempt"); n != 0 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// TestMostKnown: a key knows 100 places. One that it knows is known for longer after a success, also
+// if the attempt began before it was. The next is remembered once others are forgotten.
+func TestMostKnown(t *testing.T) {
+	t.Parallel()
+	pool, clock := testworld.NewPool(t), new(conformance.Clock)
+	config := &limiter.Config{Now: clock.Now}
+	p := attempts
+	p.Burst = 2
+	const day = 24 * time.Hour
+	for name, l := range map[string]*limiter.Limiter{"memory": limiter.NewMemory(config), "database": testworld.NewLimiter(t, pool, config)} {
+		var at time.Duration
+		forward := func(to time.Duration) { at = to; clock.Set(at.Microseconds()) }
+		forward(0)
+		succeed := func(id string) { t.Helper(); must.Succeed(t, l.Succeeded(t.Context(), id)) }
+		knows := func(want bool, places ...string) {
+			t.Helper()
+			must.OK(l.Failed(t.Context(), begin(t, l, p, "k", "stranger")))(t) // all others wait
+			for _, from := range places {
+				ticket, err := l.Attempt(t.Context(), p, "k", limiter.AttemptOptions{From: from})
+				if r := ticket.Result; err != nil || r.Allowed != want || !want && r.Reason != limiter.ReasonBlocked {
+					t.Errorf("%s: at %s: %+v, %v", name, from, r, err)
+				}
+				if want {
+					must.OK(l.Failed(t.Context(), ticket.ID))(t)
+				}
+			}
+			forward(at + time.Minute)
+		}
+		for i := range store.MostKnown - 1 {
+			succeed(begin(t, l, p, "k", fmt.Sprint("place-", i)))
+		}
+		first, second := begin(t, l, p, "k", "twin"), begin(t, l, p, "k", "twin")
+		succeed(first)
+		forward(30 * time.Minute)
+		succeed(second)
+		succeed(begin(t, l, p, "k", "late"))
+		knows(false, "late")
+		knows(true, "place-0", "place-98", "twin")
+		forward(90*day + 10*time.Minute)
+		knows(true, "twin")
+		knows(false, "place-0", "place-98", "late")
+		succeed(begin(t, l, p, "k", "late"))
+		knows(true, "late", "twin")
+	}
+	if n := testworld.Value[int](t, pool, "SELECT count(*) FROM pglimit_attempt"); n != store.MostKnown+2 {
+		t.Errorf("%d rows", n)
 	}
 }

@@ -114,3 +114,34 @@ func TestFunctionsAttemptOverrides(t *testing.T) {
 	testworld.Exec(t, pool, `SELECT pglimit.reset_with('attempts', 'login', 'alice')`)
 	is("t f attempts:", `pglimit.attempt('login', 'alice')`)
 }
+
+// TestFunctionsForgedTickets: an ID made of the text of a place, or of the end of a ticket, is none.
+func TestFunctionsForgedTickets(t *testing.T) {
+	t.Parallel()
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, block_for_s) VALUES ('login', 'attempts', 9, 3600, 3, 60)`)
+	texts := []string{"AAAAAAAAAAAAAAAA", "9999999999999999", "9999999999999998"}
+	for _, from := range texts {
+		testworld.Exec(t, pool, `SELECT pglimit.attempt('login', 'k', $1, ttl_s => 3600)`, from)
+	}
+	row := func() string {
+		return testworld.Value[string](t, pool, `SELECT t::text FROM pglimit_attempt AS t`)
+	}
+	before := row()
+	texts = append(texts, testworld.Value[[]string](t, pool, `SELECT tickets FROM pglimit_attempt`)...)
+	for i, text := range texts {
+		if i%3 == 0 && i > 0 {
+			continue // the ID of a ticket
+		}
+		for _, report := range []string{"succeeded", "failed"} {
+			_, err := pool.Exec(t.Context(), `SELECT pglimit.`+report+`('attempts:' || $1 || ':login:aw')`, text)
+			var answer *pgconn.PgError
+			if !errors.As(err, &answer) || answer.Code != "P0002" {
+				t.Errorf("%s of %s: %v", report, text, err)
+			}
+		}
+	}
+	if after := row(); after != before {
+		t.Errorf("%s, before it %s", after, before)
+	}
+}

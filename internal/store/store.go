@@ -205,6 +205,10 @@ type Attempting struct {
 // KnownFor is how long a source is known after its last success, in microseconds.
 const KnownFor = int64(90 * 24 * time.Hour / time.Microsecond)
 
+// MostKnown is how many sources a key knows: while it does, a success from another is not
+// remembered.
+const MostKnown = 100
+
 // Reservation is a stored admission.
 type Reservation struct {
 	ReservationID

@@ -97,9 +97,9 @@ BEGIN
         );
         -- An attempt: the call, the policy, and the row of its source.
         CREATE TYPE pglimit._trial AS (
-            clocked bool, now_us bigint, policy text, key text, source text, id text, ttl_us bigint, for_us bigint, known_for_us bigint, limit_failures bigint,
-            at_once bigint, quiet_us bigint, block_for_us bigint, block_growth float8, block_max_us bigint, granted bool, failures bigint, waits_until_us bigint,
-            forget_at_us bigint, blocked_until_us bigint, updated_at_us bigint, ends text
+            clocked bool, now_us bigint, policy text, key text, source text, id text, ttl_us bigint, for_us bigint, known_for_us bigint, most_known bigint,
+            limit_failures bigint, at_once bigint, quiet_us bigint, block_for_us bigint, block_growth float8, block_max_us bigint, granted bool, failures bigint,
+            waits_until_us bigint, forget_at_us bigint, blocked_until_us bigint, updated_at_us bigint, ends text
         );
         -- A policy of the table pglimit_policy, with the override of a key.
         CREATE TYPE pglimit._policy AS (
@@ -2441,11 +2441,13 @@ BEGIN
                     taken_at_us = CASE WHEN request.wanted::bigint = 0::bigint OR t.keys < request.max_keys::bigint THEN GREATEST(t.taken_at_us, c.us) ELSE t.taken_at_us END
                 FROM c
                 WHERE t.policy = request.policy::text AND t.key = '' AND t.algorithm = request.algorithm::text
-                  AND (request.wanted::bigint = 0::bigint OR t.keys < request.max_keys::bigint OR t.max_keys <> request.max_keys::bigint)
+                  AND (request.wanted::bigint = 0::bigint
+                    OR request.wanted::bigint > 0::bigint AND (t.keys < request.max_keys::bigint OR t.max_keys <> request.max_keys::bigint))
                 RETURNING t.granted
             )
             SELECT coalesce((SELECT t.granted FROM taken AS t),
-                            (SELECT 0::bigint FROM pglimit_key_count AS t WHERE t.policy = request.policy::text AND t.key = '' AND t.algorithm = request.algorithm::text),
+                            (SELECT CASE WHEN request.wanted::bigint < 0::bigint AND t.keys < request.max_keys::bigint THEN 1::bigint ELSE 0::bigint END
+                             FROM pglimit_key_count AS t WHERE t.policy = request.policy::text AND t.key = '' AND t.algorithm = request.algorithm::text),
                             -1::bigint)::bigint AS granted
             FROM c
             INTO request.granted;
@@ -3710,6 +3712,7 @@ BEGIN
         RETURN;
     END IF;
     request.known_for_us := 7776000000000;
+    request.most_known := 100;
     WITH ended AS (
     UPDATE pglimit_attempt AS t SET
         failures = 0, waits_until_us = 0, forget_at_us = 0,
@@ -3720,7 +3723,8 @@ BEGIN
                 ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
                         request.now_us), request.id::text) END,
         updated_at_us = GREATEST(t.updated_at_us, request.now_us)
-    WHERE t.policy = request.policy AND t.key = request.key AND t.tickets[pg_catalog.array_position(t.tickets, request.id::text) + 2]::bigint
+    WHERE t.policy = request.policy AND t.key = request.key AND CASE WHEN pg_catalog.array_position(t.tickets, request.id::text) % 3 = 1
+            THEN t.tickets[pg_catalog.array_position(t.tickets, request.id::text) + 2]::bigint END
         > GREATEST(t.updated_at_us, request.now_us)
     RETURNING t.policy, t.key, t.source, t.succeeded_from, t.updated_at_us, t.limit_failures, t.at_once, t.quiet_us, t.block_for_us, t.block_growth, t.block_max_us
     ), remembered AS (
@@ -3730,6 +3734,10 @@ BEGIN
            e.limit_failures, e.at_once, e.quiet_us, e.block_for_us, e.block_growth, e.block_max_us, e.updated_at_us, e.updated_at_us + request.known_for_us::bigint
     FROM ended AS e
     WHERE e.source = '' AND e.succeeded_from <> ''
+      AND ((SELECT count(*) FROM (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = request.policy AND k.key = request.key AND k.known_until_us > e.updated_at_us
+                                  LIMIT request.most_known::bigint) AS few) < request.most_known::bigint
+        OR EXISTS (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = request.policy AND k.key = request.key AND k.source = e.succeeded_from
+                AND k.known_until_us > e.updated_at_us))
     ON CONFLICT (policy, key, source) DO UPDATE SET known_until_us = GREATEST(t.known_until_us, EXCLUDED.known_until_us)
     )
     SELECT e.updated_at_us, request.now_us::bigint AS now_us FROM ended AS e
@@ -3766,7 +3774,8 @@ BEGIN
                 ELSE pglimit_attempt_left(t.tickets, GREATEST(t.updated_at_us,
                         request.now_us), request.id::text) END,
         updated_at_us = GREATEST(t.updated_at_us, request.now_us)
-    WHERE t.policy = request.policy AND t.key = request.key AND t.tickets[pg_catalog.array_position(t.tickets, request.id::text) + 2]::bigint
+    WHERE t.policy = request.policy AND t.key = request.key AND CASE WHEN pg_catalog.array_position(t.tickets, request.id::text) % 3 = 1
+            THEN t.tickets[pg_catalog.array_position(t.tickets, request.id::text) + 2]::bigint END
         > GREATEST(t.updated_at_us, request.now_us)
     RETURNING t.failures, t.waits_until_us, t.forget_at_us, (CASE WHEN t.source = '' THEN t.blocked_until_us
                 ELSE coalesce((SELECT s.blocked_until_us FROM pglimit_attempt AS s WHERE s.policy = t.policy AND s.key = t.key AND s.source = ''), 0) END)::bigint AS blocked_until_us,

@@ -112,6 +112,9 @@ var (
 // KnownForUs is for how long a source is known after a success.
 func (function) KnownForUs() int64 { return store.KnownFor }
 
+// MostKnown is how many sources a key knows.
+func (function) MostKnown() int { return store.MostKnown }
+
 // Attempt is the text of a query on attempts, as plpgsql runs it.
 func (f function) Attempt(query string) (string, error) { return f.read.plpgsql(query) }
 

@@ -39,7 +39,7 @@ var fields = []group{
 }
 
 // trial are the fields of the type _trial, of attempts.
-var trial = []string{"clocked bool", "now_us bigint", "policy text", "key text", "source text", "id text", "ttl_us bigint", "for_us bigint", "known_for_us bigint",
+var trial = []string{"clocked bool", "now_us bigint", "policy text", "key text", "source text", "id text", "ttl_us bigint", "for_us bigint", "known_for_us bigint", "most_known bigint",
 	"limit_failures bigint", "at_once bigint", "quiet_us bigint", "block_for_us bigint", "block_growth float8", "block_max_us bigint",
 	"granted bool", "failures bigint", "waits_until_us bigint", "forget_at_us bigint", "blocked_until_us bigint", "updated_at_us bigint", "ends text"}
 

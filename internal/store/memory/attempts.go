@@ -112,7 +112,7 @@ func (s *tries) report(op *store.Op, now int64) (found bool) {
 			row.Fail(&row.rules, at)
 		default:
 			row.Succeed()
-			if source == "" && from != "" {
+			if source == "" && from != "" && s.remembers(from, at) {
 				known, _ := s.row(from, at)
 				if known.rules.AtOnce == 0 {
 					known.rules = row.rules
@@ -126,6 +126,20 @@ func (s *tries) report(op *store.Op, now int64) (found bool) {
 		return true
 	}
 	return false
+}
+
+// remembers reports whether a success at a time makes a source known: if it is already, or few are.
+func (s *tries) remembers(source string, at int64) bool {
+	known := 0
+	for of, row := range s.rows {
+		if row.KnownUntil > at {
+			known++
+			if of == source {
+				return true
+			}
+		}
+	}
+	return known < store.MostKnown
 }
 
 // saw sets the outcome of an op that was decided in a row.
