@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
@@ -380,5 +382,30 @@ func TestMostKnown(t *testing.T) {
 	}
 	if n := testworld.Value[int](t, pool, "SELECT count(*) FROM pglimit_attempt"); n != store.MostKnown+2 {
 		t.Errorf("%d rows", n)
+	}
+}
+
+// TestResetForgetsNewPlaces: a Reset that waits for a success in another transaction also forgets
+// the place that the success made known meanwhile.
+func TestResetForgetsNewPlaces(t *testing.T) {
+	t.Parallel()
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
+	p := attempts
+	p.Period = time.Hour
+	id := begin(t, l, p, "k", "home")
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
+	must.Succeed(t, l.InTx(tx).Succeeded(t.Context(), id))
+	var resetting sync.WaitGroup
+	resetting.Go(func() {
+		if err := l.Reset(t.Context(), p, "k"); err != nil {
+			t.Error(err)
+		}
+	})
+	testworld.AwaitBlocked(t, pool)
+	testworld.Commit(t, tx)
+	resetting.Wait()
+	if n := testworld.Value[int](t, pool, "SELECT count(*) FROM pglimit_attempt"); n != 0 {
+		t.Errorf("%d rows are left", n)
 	}
 }
