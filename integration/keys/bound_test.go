@@ -156,6 +156,21 @@ func TestDueRow(t *testing.T) {
 	w.expect(p, 0, 0)
 }
 
+// TestPermitsEnd: a process uses permits that it took before for up to five seconds: the janitor
+// relies on that before it counts.
+func TestPermitsEnd(t *testing.T) {
+	for after, count := range map[time.Duration]int64{5*time.Second - time.Microsecond: 3, 5 * time.Second: 4} {
+		t.Run(after.String(), func(t *testing.T) {
+			w, p := newWorld(t), hour(limiter.TokenBucket, 300)
+			w.fill(w.Limiter, p, 2) // the second of a second takes two
+			w.expect(p, 2, 3)
+			w.forward(after)
+			w.fill(w.Limiter, p, 3)
+			w.expect(p, 3, count)
+		})
+	}
+}
+
 // TestLostPermits: permits of a process that ended are counted until the janitor counts the
 // rows, when nobody has taken one for seven minutes.
 func TestLostPermits(t *testing.T) {
