@@ -37,7 +37,7 @@ var larger = []string{
 	"cmd/pglimit/internal/serve/serve.go", "cmd/pglimit/internal/serve/serve.go Prepare", "cmd/pglimit/internal/serve/serve.go Run",
 	"examples/river/main.go run", "integration/testworld/functionsearch.go SearchFunctions",
 	"internal/conformance/search/account.go", "internal/conformance/search/account.go judge",
-	"internal/conformance/search/draw.go", "internal/conformance/search/draw.go step", "internal/conformance/search/search.go run",
+	"internal/conformance/search/draw.go step", "internal/conformance/search/search.go run",
 	"internal/store/dispatch/queue.go", "internal/store/dispatch/serial.go sendTogether",
 	"internal/store/memory/reservations.go reserve", "internal/store/postgres/exec/runner.go Run",
 	"queries/functions/main.go", "queries/functions/main.go functions",

@@ -113,6 +113,9 @@ func (e *equality) compare(s *Step, got, want verbs.Answer) error {
 	u, v := got.Usage, want.Usage
 	switch {
 	case e.subject.Sweep != nil && u.Reservations < v.Reservations: // it has given back what has expired
+		if !noFuller(u.Result, v.Result) {
+			return fmt.Errorf("the usage is more than the model's, with fewer reservations: %+v, want %+v", u, v)
+		}
 		return nil
 	case e.subject.Sweep != nil: // it may have forgotten which units were reserved
 		u.Reservations, u.Reserved, u.Spent = v.Reservations, v.Reserved, v.Spent
@@ -128,6 +131,13 @@ func (e *equality) alike(s *Step, got, want limiter.Result) bool {
 		return e.subject.Alike(s, got, want)
 	}
 	return sourceless(got) == sourceless(want)
+}
+
+// noFuller reports whether got has no more units in use than want, and leaves no fewer.
+func noFuller(got, want limiter.Result) bool {
+	alike := near(got.Level, want.Level)
+	return (got.Level <= want.Level || alike) &&
+		(got.Remaining >= want.Remaining || near(got.Remaining, want.Remaining) || alike && edge(got, want))
 }
 
 // sourceless hides which of memory and the database decided.

@@ -35,3 +35,32 @@ func TestModelKnowsWhatWasRolledBack(t *testing.T) {
 		t.Errorf("%v units spent, were %v", got, want)
 	}
 }
+
+// TestGivenBackIsNoFuller: a store with fewer reservations than the model may have given back
+// expired ones, and then has no more units in use and leaves no fewer.
+func TestGivenBackIsNoFuller(t *testing.T) {
+	t.Parallel()
+	x := Memory(new(conformance.Clock))
+	x.Sweep = func() error { return nil }
+	e := newEquality(newSide(x, &History{}), &History{})
+	usage := func(reservations int, level, remaining float64) verbs.Answer {
+		return verbs.Answer{Usage: limiter.Usage{Reservations: reservations, Result: limiter.Result{Level: level, Remaining: remaining}}}
+	}
+	want := usage(2, 6, 4)
+	for name, c := range map[string]struct {
+		got  verbs.Answer
+		fits bool
+	}{
+		"as full":            {usage(1, 6, 4), true},
+		"less full":          {usage(1, 5, 5), true},
+		"rounded":            {usage(1, 6+1e-12, 3), true},
+		"a higher level":     {usage(1, 6.5, 4), false},
+		"less remaining":     {usage(1, 5, 3), false},
+		"as many, less full": {usage(2, 5, 5), false},
+		"more reservations":  {usage(3, 6, 4), true}, // forgotten ones are not compared
+	} {
+		if err := e.compare(&Step{Op: "usage"}, c.got, want); (err == nil) != c.fits {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
