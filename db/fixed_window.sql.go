@@ -1162,10 +1162,10 @@ func (q *Queries) FixedWindowTake(ctx context.Context, db DBTX, arg FixedWindowT
 
 const FixedWindowTakeAll = `-- name: FixedWindowTakeAll :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($14::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $15::text = 'off' OR $15::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $15::text, true) END AS commits,
-             CASE WHEN $16::text <> '' THEN set_config('lock_timeout'::text, $16::text, true) END AS waits,
+    SELECT coalesce($13::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
+             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
@@ -1175,9 +1175,8 @@ WITH c AS MATERIALIZED (
              ($8::bigint[])[1] AS from_us,
              ($9::bigint[])[1] AS turn_us,
              ($10::bigint[])[1] AS until_us,
-             ($11::bigint[])[1] AS floor,
-             ($12::bigint[])[1] AS lifetime_us,
-             ($13::bigint[])[1] AS block_for_us
+             ($11::bigint[])[1] AS lifetime_us,
+             ($12::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1185,7 +1184,7 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
-                2 * a.floor + CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
+                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -1198,11 +1197,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.from_us, c.from_us) AS from_us,
              coalesce(r.turn_us, c.turn_us) AS turn_us,
              coalesce(r.until_us, c.until_us) AS until_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
@@ -1213,30 +1212,29 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest($8::bigint[]) AS from_us,
                       pg_catalog.unnest($9::bigint[]) AS turn_us,
                       pg_catalog.unnest($10::bigint[]) AS until_us,
-                      pg_catalog.unnest($11::bigint[]) AS floor,
-                      pg_catalog.unnest($12::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($13::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($11::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
 WHERE CASE WHEN a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us THEN true
         ELSE ('pglimit: nothing is taken, since the clock is in another period than expected: '::text || a.now_us::text)::bool END
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.level
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END - t.level)
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - t.level)
                                      / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us % 2::bigint * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
@@ -1256,7 +1254,6 @@ type FixedWindowTakeAllParams struct {
 	FromsUs     []int64
 	TurnsUs     []int64
 	UntilsUs    []int64
-	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1293,7 +1290,6 @@ func (q *Queries) FixedWindowTakeAll(ctx context.Context, db DBTX, arg FixedWind
 		arg.FromsUs,
 		arg.TurnsUs,
 		arg.UntilsUs,
-		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
@@ -1328,10 +1324,10 @@ func (q *Queries) FixedWindowTakeAll(ctx context.Context, db DBTX, arg FixedWind
 
 const FixedWindowTakeMany = `-- name: FixedWindowTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($14::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $15::text = 'off' OR $15::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $15::text, true) END AS commits,
-             CASE WHEN $16::text <> '' THEN set_config('lock_timeout'::text, $16::text, true) END AS waits,
+    SELECT coalesce($13::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $14::text = 'off' OR $14::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $14::text, true) END AS commits,
+             CASE WHEN $15::text <> '' THEN set_config('lock_timeout'::text, $15::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
@@ -1341,9 +1337,8 @@ WITH c AS MATERIALIZED (
              ($8::bigint[])[1] AS from_us,
              ($9::bigint[])[1] AS turn_us,
              ($10::bigint[])[1] AS until_us,
-             ($11::bigint[])[1] AS floor,
-             ($12::bigint[])[1] AS lifetime_us,
-             ($13::bigint[])[1] AS block_for_us
+             ($11::bigint[])[1] AS lifetime_us,
+             ($12::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
        (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
@@ -1351,7 +1346,7 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
-                2 * a.floor + CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
+                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -1364,11 +1359,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.from_us, c.from_us) AS from_us,
              coalesce(r.turn_us, c.turn_us) AS turn_us,
              coalesce(r.until_us, c.until_us) AS until_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
@@ -1379,29 +1374,28 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest($8::bigint[]) AS from_us,
                       pg_catalog.unnest($9::bigint[]) AS turn_us,
                       pg_catalog.unnest($10::bigint[]) AS until_us,
-                      pg_catalog.unnest($11::bigint[]) AS floor,
-                      pg_catalog.unnest($12::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($13::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($11::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($12::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.level
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END - t.level)
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - t.level)
                                      / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us % 2::bigint * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
@@ -1419,7 +1413,6 @@ type FixedWindowTakeManyParams struct {
 	FromsUs     []int64
 	TurnsUs     []int64
 	UntilsUs    []int64
-	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1440,9 +1433,10 @@ type FixedWindowTakeManyRow struct {
 // FixedWindowTakeMany does what FixedWindowTake does for many keys, each listed at most
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
-// some are granted, block_for_us starts a block too. A row's floor is the part of the
-// capacity that must stay free, in millionths. The order of the rows returned is
-// undefined. Each array but keys has an element for each key, or one for all keys.
+// some are granted, block_for_us starts a block too. A negative block_for_us starts none:
+// it is a floor, the part of the capacity that must stay free in millionths, negated. The
+// order of the rows returned is undefined. Each array but keys has an element for each
+// key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in FixedWindowTake. If a row stays locked for longer than lock_timeout,
@@ -1463,7 +1457,6 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 		arg.FromsUs,
 		arg.TurnsUs,
 		arg.UntilsUs,
-		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,

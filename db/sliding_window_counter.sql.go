@@ -1160,23 +1160,22 @@ func (q *Queries) SlidingWindowCounterTake(ctx context.Context, db DBTX, arg Sli
 
 const SlidingWindowCounterTakeAll = `-- name: SlidingWindowCounterTakeAll :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
              ($5::float8[])[1] AS capacity,
              ($6::bigint[])[1] AS period_us,
-             ($7::bigint[])[1] AS floor,
-             ($8::bigint[])[1] AS lifetime_us,
-             ($9::bigint[])[1] AS block_for_us
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, a.floor, -a.block_for_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -1184,63 +1183,63 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
                       pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
-                      pg_catalog.unnest($7::bigint[]) AS floor,
-                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
                         / EXCLUDED.cost))) END,
     current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                 THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                         - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                             THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
                     / EXCLUDED.cost)) ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN EXCLUDED.period_us ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                         THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
@@ -1258,7 +1257,6 @@ type SlidingWindowCounterTakeAllParams struct {
 	Counts      []float64
 	Capacities  []float64
 	PeriodsUs   []int64
-	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1293,7 +1291,6 @@ func (q *Queries) SlidingWindowCounterTakeAll(ctx context.Context, db DBTX, arg 
 		arg.Counts,
 		arg.Capacities,
 		arg.PeriodsUs,
-		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
@@ -1330,23 +1327,22 @@ func (q *Queries) SlidingWindowCounterTakeAll(ctx context.Context, db DBTX, arg 
 
 const SlidingWindowCounterTakeMany = `-- name: SlidingWindowCounterTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
              ($5::float8[])[1] AS capacity,
              ($6::bigint[])[1] AS period_us,
-             ($7::bigint[])[1] AS floor,
-             ($8::bigint[])[1] AS lifetime_us,
-             ($9::bigint[])[1] AS block_for_us
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, a.floor, -a.block_for_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -1354,63 +1350,63 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
                       pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
-                      pg_catalog.unnest($7::bigint[]) AS floor,
-                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
                         / EXCLUDED.cost))) END,
     current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                 THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                         - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                             THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
                     / EXCLUDED.cost)) ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN EXCLUDED.period_us ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                         THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
@@ -1426,7 +1422,6 @@ type SlidingWindowCounterTakeManyParams struct {
 	Counts      []float64
 	Capacities  []float64
 	PeriodsUs   []int64
-	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1449,9 +1444,10 @@ type SlidingWindowCounterTakeManyRow struct {
 // SlidingWindowCounterTakeMany does what SlidingWindowCounterTake does for many keys, each listed at most
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
-// some are granted, block_for_us starts a block too. A row's floor is the part of the
-// capacity that must stay free, in millionths. The order of the rows returned is
-// undefined. Each array but keys has an element for each key, or one for all keys.
+// some are granted, block_for_us starts a block too. A negative block_for_us starts none:
+// it is a floor, the part of the capacity that must stay free in millionths, negated. The
+// order of the rows returned is undefined. Each array but keys has an element for each
+// key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in SlidingWindowCounterTake. If a row stays locked for longer than lock_timeout,
@@ -1464,7 +1460,6 @@ func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg
 		arg.Counts,
 		arg.Capacities,
 		arg.PeriodsUs,
-		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,

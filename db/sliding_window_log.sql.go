@@ -599,7 +599,7 @@ func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg Slidi
 const SlidingWindowLogReserve = `-- name: SlidingWindowLogReserve :one
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
        CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}'
                ELSE ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
@@ -607,14 +607,13 @@ SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::
        0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $7::float8, $8::bigint,
            $8::bigint,
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) - $9::bigint,
-           -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
-            ELSE $12::bigint END),
-       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint
+           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
-                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $14::text
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
                     AND h.algorithm = 'sliding_window_log' AND h.forget_at_us
                         > coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -658,29 +657,29 @@ ON CONFLICT (policy, key) DO UPDATE SET
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
                                           ELSE t.totals[u.gone + 1] END, t.total)) AS base,
-                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
-                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
+                              CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END AS room
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
 RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN $5::float8 - (t.total - t.seen) >= LEAST($15::float8, $3::float8 * $4::float8 - t.cost * t.granted) THEN 0
+       (CASE WHEN $5::float8 - (t.total - t.seen) >= LEAST($14::float8, $3::float8 * $4::float8 - t.cost * t.granted) THEN 0
             ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, $5::float8,
-                        LEAST($15::float8, $3::float8 * $4::float8 - t.cost * t.granted)),
+                        LEAST($14::float8, $3::float8 * $4::float8 - t.cost * t.granted)),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
                         pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, $5::float8,
-                        LEAST($15::float8, $3::float8 * $4::float8 - t.cost * t.granted))) END)::bigint AS frees_at_us,
+                        LEAST($14::float8, $3::float8 * $4::float8 - t.cost * t.granted))) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
         created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $16::text, $17::text, 'sliding_window_log', $1::text, $2::text, $14::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $18::float8, $19::float8, $7::float8,
-       t.updated_at_us, t.updated_at_us + $20::bigint, t.updated_at_us + $20::bigint + $21::bigint,
-       t.level, 0, 1, $8::bigint, 0, t.updated_at_us, $22::float8,
-       CASE WHEN t.granted = $4::float8 THEN $23::float8 END
+SELECT $15::text, $16::text, 'sliding_window_log', $1::text, $2::text, $13::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $17::float8, $18::float8, $7::float8,
+       t.updated_at_us, t.updated_at_us + $19::bigint, t.updated_at_us + $19::bigint + $20::bigint,
+       t.level, 0, 1, $8::bigint, 0, t.updated_at_us, $21::float8,
+       CASE WHEN t.granted = $4::float8 THEN $22::float8 END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -696,7 +695,6 @@ type SlidingWindowLogReserveParams struct {
 	NowUs          *int64
 	Capacity       float64
 	PeriodUs       int64
-	Floor          int64
 	LockTimeout    string
 	Commit         string
 	BlockForUs     int64
@@ -745,7 +743,6 @@ func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg Slid
 		arg.NowUs,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.Floor,
 		arg.LockTimeout,
 		arg.Commit,
 		arg.BlockForUs,
@@ -1034,7 +1031,7 @@ func (q *Queries) SlidingWindowLogSweep(ctx context.Context, db DBTX, arg Slidin
 
 const SlidingWindowLogTake = `-- name: SlidingWindowLogTake :one
 INSERT INTO pglimit_sliding_window_log
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
        CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}'
                ELSE ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
@@ -1042,12 +1039,11 @@ VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
        0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $7::float8, $8::bigint,
            $8::bigint,
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) - $9::bigint,
-           -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
-            ELSE $12::bigint END),
-       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint)
+           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     (granted, entries, totals, base, total, seen,
@@ -1102,8 +1098,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
                                                       pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
                                                           pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries,
                                                           pglimit_sliding_window_log.recent_entries)) + 1]) ELSE pglimit_sliding_window_log.totals[u.gone + 1] END,
-                                      pglimit_sliding_window_log.total)) AS base, CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
-                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
+                                      pglimit_sliding_window_log.total)) AS base, CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END AS room
           FROM (SELECT GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       pglimit_sliding_window_log.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
@@ -1111,16 +1107,16 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)::float8 AS level,
     coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us,
        (CASE WHEN $5::float8 - (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)
-                   >= LEAST($14::float8, $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted) THEN 0
+                   >= LEAST($13::float8, $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted) THEN 0
             ELSE coalesce(pglimit_log_frees(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap,
                         pglimit_sliding_window_log.total, $5::float8,
-                        LEAST($14::float8, $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)),
+                        LEAST($13::float8, $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)),
                     pglimit_log_frees(pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
                             pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries, pglimit_sliding_window_log.recent_entries),
                         pglimit_log_whole(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
                             pglimit_sliding_window_log.older_totals, pglimit_sliding_window_log.middle_totals, pglimit_sliding_window_log.recent_totals), NULL,
                         pglimit_sliding_window_log.total, $5::float8,
-                        LEAST($14::float8, $3::float8 * $4::float8
+                        LEAST($13::float8, $3::float8 * $4::float8
                             - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))) END)::bigint AS frees_at_us,
        pglimit_sliding_window_log.updated_at_us, pglimit_sliding_window_log.blocked_until_us
 `
@@ -1134,7 +1130,6 @@ type SlidingWindowLogTakeParams struct {
 	NowUs       *int64
 	Capacity    float64
 	PeriodUs    int64
-	Floor       int64
 	LockTimeout string
 	Commit      string
 	BlockForUs  int64
@@ -1186,7 +1181,6 @@ func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg Sliding
 		arg.NowUs,
 		arg.Capacity,
 		arg.PeriodUs,
-		arg.Floor,
 		arg.LockTimeout,
 		arg.Commit,
 		arg.BlockForUs,
@@ -1207,18 +1201,17 @@ func (q *Queries) SlidingWindowLogTake(ctx context.Context, db DBTX, arg Sliding
 
 const SlidingWindowLogTakeAll = `-- name: SlidingWindowLogTakeAll :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
              ($5::float8[])[1] AS capacity,
              ($6::bigint[])[1] AS period_us,
-             ($7::bigint[])[1] AS floor,
-             ($8::bigint[])[1] AS lifetime_us,
-             ($9::bigint[])[1] AS block_for_us
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
@@ -1226,7 +1219,7 @@ SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
-       a.now_us, a.now_us - a.floor, -a.block_for_us,
+       a.now_us, a.now_us - GREATEST(-a.block_for_us, 0::bigint), -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -1234,32 +1227,34 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
                       pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
-                      pg_catalog.unnest($7::bigint[]) AS floor,
-                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     (granted, entries, totals, base, total, seen,
      gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
      updated_at_us, blocked_until_us, decided_at_us) = (
-    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - GREATEST(EXCLUDED.blocked_until_us, 0::bigint)::float8 / 1000000::float8
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost))) END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
-           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                   ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost))
                    ELSE t.total END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
@@ -1271,28 +1266,30 @@ ON CONFLICT (policy, key) DO UPDATE SET
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
            u.at,
-           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((u.room - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
-                   THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
-           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us) END
-    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at
+                   AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                               ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost)
+                   < EXCLUDED.granted THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - GREATEST(EXCLUDED.blocked_until_us, 0::bigint) END
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
                  CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
                           CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
                       pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
                        CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
                                THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                             OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
                                     < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8
+                        AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base) >= EXCLUDED.cost AS adds,
                         t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
                       FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
                                           THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
                                               (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
-                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
-                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
-                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
@@ -1300,15 +1297,18 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, (t.total - t.seen)::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8) - (t.total - t.seen) >= t.cost THEN 0
+       (CASE WHEN CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                       ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END - (t.total - t.seen) >= t.cost THEN 0
             ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total,
-                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost),
+                        CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                            ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END, t.cost),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
                         pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total,
-                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost)) END)::bigint AS frees_at_us,
+                        CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                            ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END, t.cost)) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 `
 
@@ -1319,7 +1319,6 @@ type SlidingWindowLogTakeAllParams struct {
 	Counts      []float64
 	Capacities  []float64
 	PeriodsUs   []int64
-	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1353,7 +1352,6 @@ func (q *Queries) SlidingWindowLogTakeAll(ctx context.Context, db DBTX, arg Slid
 		arg.Counts,
 		arg.Capacities,
 		arg.PeriodsUs,
-		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,
@@ -1389,18 +1387,17 @@ func (q *Queries) SlidingWindowLogTakeAll(ctx context.Context, db DBTX, arg Slid
 
 const SlidingWindowLogTakeMany = `-- name: SlidingWindowLogTakeMany :many
 WITH c AS MATERIALIZED (
-    SELECT coalesce($10::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $11::text, true) END AS commits,
-             CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) END AS waits,
+    SELECT coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
+             CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $10::text, true) END AS commits,
+             CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) END AS waits,
              ($2::text[])[1] AS policy,
              ($3::float8[])[1] AS cost,
              ($4::float8[])[1] AS count,
              ($5::float8[])[1] AS capacity,
              ($6::bigint[])[1] AS period_us,
-             ($7::bigint[])[1] AS floor,
-             ($8::bigint[])[1] AS lifetime_us,
-             ($9::bigint[])[1] AS block_for_us
+             ($7::bigint[])[1] AS lifetime_us,
+             ($8::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_log AS t
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
@@ -1408,7 +1405,7 @@ SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
-       a.now_us, a.now_us - a.floor, -a.block_for_us,
+       a.now_us, a.now_us - GREATEST(-a.block_for_us, 0::bigint), -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -1416,32 +1413,34 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest($1::text[]) AS key,
                       pg_catalog.unnest($2::text[]) AS policy,
                       pg_catalog.unnest($3::float8[]) AS cost,
                       pg_catalog.unnest($4::float8[]) AS count,
                       pg_catalog.unnest($5::float8[]) AS capacity,
                       pg_catalog.unnest($6::bigint[]) AS period_us,
-                      pg_catalog.unnest($7::bigint[]) AS floor,
-                      pg_catalog.unnest($8::bigint[]) AS lifetime_us,
-                      pg_catalog.unnest($9::bigint[]) AS block_for_us) AS r) AS a
+                      pg_catalog.unnest($7::bigint[]) AS lifetime_us,
+                      pg_catalog.unnest($8::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     (granted, entries, totals, base, total, seen,
      gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
      updated_at_us, blocked_until_us, decided_at_us) = (
-    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - GREATEST(EXCLUDED.blocked_until_us, 0::bigint)::float8 / 1000000::float8
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost))) END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
-           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                   ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost))
                    ELSE t.total END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
@@ -1453,42 +1452,47 @@ ON CONFLICT (policy, key) DO UPDATE SET
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
            u.at,
-           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((u.room - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
-                   THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
-           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us) END
-    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at
+                   AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                               ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost)
+                   < EXCLUDED.granted THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - GREATEST(EXCLUDED.blocked_until_us, 0::bigint) END
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
                  CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
                           CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
                       pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
                        CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
                                THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                             OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
                                     < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8
+                        AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base) >= EXCLUDED.cost AS adds,
                         t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
                       FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
                                           THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
                                               (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
-                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
-                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
-                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
 RETURNING t.policy, t.key, t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8) - (t.total - t.seen) >= t.cost THEN 0
+       (CASE WHEN CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                       ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END - (t.total - t.seen) >= t.cost THEN 0
             ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total,
-                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost),
+                        CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                            ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END, t.cost),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
                         pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total,
-                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost)) END)::bigint AS frees_at_us,
+                        CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                            ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END, t.cost)) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 `
 
@@ -1499,7 +1503,6 @@ type SlidingWindowLogTakeManyParams struct {
 	Counts      []float64
 	Capacities  []float64
 	PeriodsUs   []int64
-	Floors      []int64
 	LifetimesUs []int64
 	BlocksForUs []int64
 	NowUs       *int64
@@ -1521,9 +1524,10 @@ type SlidingWindowLogTakeManyRow struct {
 // SlidingWindowLogTakeMany does what SlidingWindowLogTake does for many keys, each listed at most
 // once. It reads the clock once and locks the rows in the order of policy and key.
 // A row's count is a number of equal requests, granted one after the other. If only
-// some are granted, block_for_us starts a block too. A row's floor is the part of the
-// capacity that must stay free, in millionths. The order of the rows returned is
-// undefined. Each array but keys has an element for each key, or one for all keys.
+// some are granted, block_for_us starts a block too. A negative block_for_us starts none:
+// it is a floor, the part of the capacity that must stay free in millionths, negated. The
+// order of the rows returned is undefined. Each array but keys has an element for each
+// key, or one for all keys.
 //
 // Index: the primary key. Locks the keys' rows until the transaction ends.
 // Denied: as in SlidingWindowLogTake. If a row stays locked for longer than lock_timeout,
@@ -1536,7 +1540,6 @@ func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg Sli
 		arg.Counts,
 		arg.Capacities,
 		arg.PeriodsUs,
-		arg.Floors,
 		arg.LifetimesUs,
 		arg.BlocksForUs,
 		arg.NowUs,

@@ -12,8 +12,9 @@
 --   updated_at_us     the clock of the last decision; it never moves back
 --   capacity          the largest level, as of the last decision; 0 in a row that a
 --                     block made and no decision has used
---   blocked_until_us  end of the key's block; 0 or less if there was none. A new row
---                     has its policy's block_for here, negated, for the upsert
+--   blocked_until_us  end of the key's block; less than a second, or negative, if
+--                     there was none. A new row has its policy's block_for here,
+--                     negated, or its request's floor in millionths, for the upsert
 --   decided_at_us     the clock of the last decision that found no block, so of the
 --                     denial that began the block; 0 if an operator blocked the key
 --   expires_at_us     when the janitor checks the row next and deletes it if it is

@@ -113,9 +113,10 @@ RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixe
 -- FixedWindowTakeMany does what FixedWindowTake does for many keys, each listed at most
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
--- some are granted, block_for_us starts a block too. A row's floor is the part of the
--- capacity that must stay free, in millionths. The order of the rows returned is
--- undefined. Each array but keys has an element for each key, or one for all keys.
+-- some are granted, block_for_us starts a block too. A negative block_for_us starts none:
+-- it is a floor, the part of the capacity that must stay free in millionths, negated. The
+-- order of the rows returned is undefined. Each array but keys has an element for each
+-- key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in FixedWindowTake. If a row stays locked for longer than lock_timeout,
@@ -138,7 +139,6 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(froms_us)::bigint[])[1] AS from_us,
              (sqlc.arg(turns_us)::bigint[])[1] AS turn_us,
              (sqlc.arg(untils_us)::bigint[])[1] AS until_us,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
@@ -148,7 +148,7 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
-                2 * a.floor + CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
+                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -161,11 +161,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.from_us, c.from_us) AS from_us,
              coalesce(r.turn_us, c.turn_us) AS turn_us,
              coalesce(r.until_us, c.until_us) AS until_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
@@ -176,7 +176,6 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest(sqlc.arg(froms_us)::bigint[]) AS from_us,
                       pg_catalog.unnest(sqlc.arg(turns_us)::bigint[]) AS turn_us,
                       pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 WHERE (a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us)
@@ -184,21 +183,21 @@ ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.level
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END - t.level)
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - t.level)
                                      / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us % 2::bigint * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
@@ -226,7 +225,6 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(froms_us)::bigint[])[1] AS from_us,
              (sqlc.arg(turns_us)::bigint[])[1] AS turn_us,
              (sqlc.arg(untils_us)::bigint[])[1] AS until_us,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
@@ -236,7 +234,7 @@ SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
-                2 * a.floor + CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
+                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -249,11 +247,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.from_us, c.from_us) AS from_us,
              coalesce(r.turn_us, c.turn_us) AS turn_us,
              coalesce(r.until_us, c.until_us) AS until_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
@@ -264,7 +262,6 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest(sqlc.arg(froms_us)::bigint[]) AS from_us,
                       pg_catalog.unnest(sqlc.arg(turns_us)::bigint[]) AS turn_us,
                       pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 WHERE CASE WHEN a.period_us > 0 OR a.now_us >= a.from_us AND a.now_us < a.until_us THEN true
@@ -273,21 +270,21 @@ ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
     level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
             THEN EXCLUDED.level
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END - t.level)
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                             ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - t.level)
                                      / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us % 2::bigint * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us < 2 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.decided_at_us / 2)::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END

@@ -12,11 +12,11 @@
 --   level   = used + cost * granted
 -- A level above the capacity, left by a larger policy, leaks at the same rate.
 --
--- The bucket leaks in whole ticks, and leaked_at_us moves by whole ticks, so that no
--- fraction of a tick is lost. In an empty bucket the first request starts the tick.
---
 -- room is the highest level that this request may reach: the capacity, or less if a
 -- part must stay free.
+--
+-- The bucket leaks in whole ticks, and leaked_at_us moves by whole ticks, so that no
+-- fraction of a tick is lost. In an empty bucket the first request starts the tick.
 --
 -- expires_at_us, the time of the janitor's first look, is indexed. Only a new row sets
 -- it, so that all updates stay HOT. The row to be inserted carries block_for_us,
@@ -67,9 +67,10 @@ RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leak
 -- LeakyBucketTakeMany does what LeakyBucketTake does for many keys, each listed at most
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
--- some are granted, block_for_us starts a block too. A row's floor is the part of the
--- capacity that must stay free, in millionths. The order of the rows returned is
--- undefined. Each array but keys has an element for each key, or one for all keys.
+-- some are granted, block_for_us starts a block too. A negative block_for_us starts none:
+-- it is a floor, the part of the capacity that must stay free in millionths, negated. The
+-- order of the rows returned is undefined. Each array but keys has an element for each
+-- key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in LeakyBucketTake. If a row stays locked for longer than lock_timeout,
@@ -85,15 +86,14 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(leaks)::float8[])[1] AS leak,
              (sqlc.arg(ticks_us)::bigint[])[1] AS tick_us,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_leaky_bucket AS t
-       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.tick_us, a.now_us, a.now_us,
-       a.floor, -a.block_for_us,
+       -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -102,11 +102,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.leak, c.leak) AS leak,
              coalesce(r.tick_us, c.tick_us) AS tick_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
@@ -114,20 +114,19 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(leaks)::float8[]) AS leak,
                       pg_catalog.unnest(sqlc.arg(ticks_us)::bigint[]) AS tick_us,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                                     - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
                                 / EXCLUDED.cost))) END,
     leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
@@ -135,8 +134,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
             < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
@@ -161,15 +160,14 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(leaks)::float8[])[1] AS leak,
              (sqlc.arg(ticks_us)::bigint[])[1] AS tick_us,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_leaky_bucket AS t
-       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.tick_us, a.now_us, a.now_us,
-       a.floor, -a.block_for_us,
+       -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -178,11 +176,11 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.leak, c.leak) AS leak,
              coalesce(r.tick_us, c.tick_us) AS tick_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
@@ -190,20 +188,19 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(leaks)::float8[]) AS leak,
                       pg_catalog.unnest(sqlc.arg(ticks_us)::bigint[]) AS tick_us,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                                     - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
                                 / EXCLUDED.cost))) END,
     leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
@@ -211,8 +208,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
             < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END

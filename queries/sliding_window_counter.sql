@@ -108,9 +108,10 @@ RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter
 -- SlidingWindowCounterTakeMany does what SlidingWindowCounterTake does for many keys, each listed at most
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
--- some are granted, block_for_us starts a block too. A row's floor is the part of the
--- capacity that must stay free, in millionths. The order of the rows returned is
--- undefined. Each array but keys has an element for each key, or one for all keys.
+-- some are granted, block_for_us starts a block too. A negative block_for_us starts none:
+-- it is a floor, the part of the capacity that must stay free in millionths, negated. The
+-- order of the rows returned is undefined. Each array but keys has an element for each
+-- key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in SlidingWindowCounterTake. If a row stays locked for longer than lock_timeout,
@@ -125,14 +126,13 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(counts)::float8[])[1] AS count,
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(periods_us)::bigint[])[1] AS period_us,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, a.floor, -a.block_for_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -140,63 +140,63 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
                       pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
                         / EXCLUDED.cost))) END,
     current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                 THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                         - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                             THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
                     / EXCLUDED.cost)) ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN EXCLUDED.period_us ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                         THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
@@ -222,14 +222,13 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(counts)::float8[])[1] AS count,
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(periods_us)::bigint[])[1] AS period_us,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, 0, a.capacity, a.period_us,
-       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, a.floor, -a.block_for_us,
+       (a.now_us / a.period_us + 1) * a.period_us, a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -237,63 +236,63 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
                       pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
                         / EXCLUDED.cost))) END,
     current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
                 THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                         - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                             THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                             ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
                     / EXCLUDED.cost)) ELSE t.current END,
     previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
             ELSE t.previous END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN EXCLUDED.period_us ELSE t.period_us END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND EXCLUDED.granted > 0::float8 AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
             - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
             THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                         THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)

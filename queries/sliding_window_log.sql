@@ -27,7 +27,7 @@
 -- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 -- the key is blocked. The entries do not change.
 INSERT INTO pglimit_sliding_window_log
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
        CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}'
                ELSE ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
@@ -35,7 +35,6 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(
        0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint,
            sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) - sqlc.arg(floor)::bigint,
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
@@ -95,8 +94,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
                                                       pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
                                                           pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries,
                                                           pglimit_sliding_window_log.recent_entries)) + 1]) ELSE pglimit_sliding_window_log.totals[u.gone + 1] END,
-                                      pglimit_sliding_window_log.total)) AS base, CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
-                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
+                                      pglimit_sliding_window_log.total)) AS base, CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END AS room
           FROM (SELECT GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       pglimit_sliding_window_log.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
@@ -121,9 +120,10 @@ RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total 
 -- SlidingWindowLogTakeMany does what SlidingWindowLogTake does for many keys, each listed at most
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
--- some are granted, block_for_us starts a block too. A row's floor is the part of the
--- capacity that must stay free, in millionths. The order of the rows returned is
--- undefined. Each array but keys has an element for each key, or one for all keys.
+-- some are granted, block_for_us starts a block too. A negative block_for_us starts none:
+-- it is a floor, the part of the capacity that must stay free in millionths, negated. The
+-- order of the rows returned is undefined. Each array but keys has an element for each
+-- key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in SlidingWindowLogTake. If a row stays locked for longer than lock_timeout,
@@ -138,7 +138,6 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(counts)::float8[])[1] AS count,
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(periods_us)::bigint[])[1] AS period_us,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
@@ -148,7 +147,7 @@ SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
-       a.now_us, a.now_us - a.floor, -a.block_for_us,
+       a.now_us, a.now_us - GREATEST(-a.block_for_us, 0::bigint), -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -156,18 +155,17 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
                       pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
@@ -176,12 +174,15 @@ ON CONFLICT (policy, key) DO UPDATE SET
     (granted, entries, totals, base, total, seen,
      gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
      updated_at_us, blocked_until_us, decided_at_us) = (
-    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - GREATEST(EXCLUDED.blocked_until_us, 0::bigint)::float8 / 1000000::float8
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost))) END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
-           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                   ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost))
                    ELSE t.total END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
@@ -193,42 +194,47 @@ ON CONFLICT (policy, key) DO UPDATE SET
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
            u.at,
-           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((u.room - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
-                   THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
-           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us) END
-    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at
+                   AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                               ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost)
+                   < EXCLUDED.granted THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - GREATEST(EXCLUDED.blocked_until_us, 0::bigint) END
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
                  CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
                           CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
                       pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
                        CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
                                THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                             OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
                                     < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8
+                        AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base) >= EXCLUDED.cost AS adds,
                         t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
                       FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
                                           THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
                                               (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
-                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
-                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
-                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
 RETURNING t.policy, t.key, t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8) - (t.total - t.seen) >= t.cost THEN 0
+       (CASE WHEN CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                       ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END - (t.total - t.seen) >= t.cost THEN 0
             ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total,
-                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost),
+                        CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                            ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END, t.cost),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
                         pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total,
-                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost)) END)::bigint AS frees_at_us,
+                        CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                            ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END, t.cost)) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogTakeAll :many
@@ -249,7 +255,6 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(counts)::float8[])[1] AS count,
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(periods_us)::bigint[])[1] AS period_us,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
@@ -259,7 +264,7 @@ SELECT a.policy, a.key, a.cost, a.granted,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[a.now_us] END,
        CASE WHEN a.granted = 0::float8 THEN '{}' ELSE ARRAY[0::float8] END,
        0, a.cost * a.granted, a.capacity, a.period_us, a.period_us,
-       a.now_us, a.now_us - a.floor, -a.block_for_us,
+       a.now_us, a.now_us - GREATEST(-a.block_for_us, 0::bigint), -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -267,18 +272,17 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.period_us, c.period_us) AS period_us,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
                       pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(periods_us)::bigint[]) AS period_us,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
@@ -287,12 +291,15 @@ ON CONFLICT (policy, key) DO UPDATE SET
     (granted, entries, totals, base, total, seen,
      gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
      updated_at_us, blocked_until_us, decided_at_us) = (
-    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN (-1)::float8 - GREATEST(EXCLUDED.blocked_until_us, 0::bigint)::float8 / 1000000::float8
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost))) END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
            CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
-           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                   ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost))
                    ELSE t.total END,
            CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
@@ -304,28 +311,30 @@ ON CONFLICT (policy, key) DO UPDATE SET
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
            CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
            u.at,
-           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((u.room - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
-                   THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
-           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us) END
-    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at
+                   AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                               ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base)) / EXCLUDED.cost)
+                   < EXCLUDED.granted THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at - GREATEST(EXCLUDED.blocked_until_us, 0::bigint) END
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
                  CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
                           CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
                       pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
-          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
                        CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
                                THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
                             OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
                                     < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
-                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8
+                        AND CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                            ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END - (t.total - u.base) >= EXCLUDED.cost AS adds,
                         t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
                       FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
                                           THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
                                               (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
-                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
-                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
-                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
@@ -333,15 +342,18 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, (t.total - t.seen)::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       (CASE WHEN (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8) - (t.total - t.seen) >= t.cost THEN 0
+       (CASE WHEN CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                       ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                           ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END - (t.total - t.seen) >= t.cost THEN 0
             ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total,
-                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost),
+                        CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                            ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END, t.cost),
                     pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
                         pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total,
-                        (t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
-                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8), t.cost)) END)::bigint AS frees_at_us,
+                        CASE WHEN t.decided_at_us = t.updated_at_us AND t.granted >= 0::float8 THEN t.capacity
+                            ELSE t.capacity - t.capacity * CASE WHEN t.granted < 0::float8 THEN round(((-1)::float8 - t.granted) * 1000000::float8)
+                                ELSE (t.updated_at_us - t.decided_at_us)::float8 END / 1000000::float8 END, t.cost)) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogReserve :one
@@ -360,7 +372,7 @@ RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
 -- Denied: as in SlidingWindowLogTake; no reservation is made.
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
        CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}'
                ELSE ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
@@ -368,7 +380,6 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAS
        0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint,
            sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) - sqlc.arg(floor)::bigint,
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
@@ -419,8 +430,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
                                                       t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
                                                       pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
                                           ELSE t.totals[u.gone + 1] END, t.total)) AS base,
-                              CASE WHEN EXCLUDED.updated_at_us = EXCLUDED.decided_at_us THEN EXCLUDED.capacity
-                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * (EXCLUDED.updated_at_us - EXCLUDED.decided_at_us)::float8 / 1000000::float8 END AS room
+                              CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END AS room
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
                       t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),

@@ -14,6 +14,9 @@
 --   level   = used + cost * granted
 -- A level above the capacity, left by a larger policy, leaks at the same rate.
 --
+-- room is the highest level that this request may reach: the capacity, or less if a
+-- part must stay free.
+--
 -- expires_at_us, the time of the janitor's first look, is indexed. Only a new row sets
 -- it, so that all updates stay HOT. The row to be inserted carries block_for_us,
 -- negated, in blocked_until_us.
@@ -56,9 +59,10 @@ RETURNING pglimit_token_bucket.granted, pglimit_token_bucket.level, pglimit_toke
 -- TokenBucketTakeMany does what TokenBucketTake does for many keys, each listed at most
 -- once. It reads the clock once and locks the rows in the order of policy and key.
 -- A row's count is a number of equal requests, granted one after the other. If only
--- some are granted, block_for_us starts a block too. A row's floor is the part of the
--- capacity that must stay free, in millionths. The order of the rows returned is
--- undefined. Each array but keys has an element for each key, or one for all keys.
+-- some are granted, block_for_us starts a block too. A negative block_for_us starts none:
+-- it is a floor, the part of the capacity that must stay free in millionths, negated. The
+-- order of the rows returned is undefined. Each array but keys has an element for each
+-- key, or one for all keys.
 --
 -- Index: the primary key. Locks the keys' rows until the transaction ends.
 -- Denied: as in TokenBucketTake. If a row stays locked for longer than lock_timeout,
@@ -73,15 +77,14 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(counts)::float8[])[1] AS count,
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(leaks)::float8[])[1] AS leak,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, cost, granted, level, capacity, leak, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.now_us,
-       a.floor, -a.block_for_us,
+       -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -89,36 +92,35 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.leak, c.leak) AS leak,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
                       pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(leaks)::float8[]) AS leak,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                                     - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
@@ -142,15 +144,14 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(counts)::float8[])[1] AS count,
              (sqlc.arg(capacities)::float8[])[1] AS capacity,
              (sqlc.arg(leaks)::float8[])[1] AS leak,
-             (sqlc.arg(floors)::bigint[])[1] AS floor,
              (sqlc.arg(lifetimes_us)::bigint[])[1] AS lifetime_us,
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_token_bucket AS t
-       (policy, key, cost, granted, level, capacity, leak, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted,
        a.capacity, a.leak, a.now_us,
-       a.floor, -a.block_for_us,
+       -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
              coalesce(r.policy, c.policy) AS policy,
@@ -158,36 +159,35 @@ FROM (SELECT c.now_us, r.key,
              coalesce(r.count, c.count) AS count,
              coalesce(r.capacity, c.capacity) AS capacity,
              coalesce(r.leak, c.leak) AS leak,
-             coalesce(r.floor, c.floor) AS floor,
              coalesce(r.lifetime_us, c.lifetime_us) AS lifetime_us,
              coalesce(r.block_for_us, c.block_for_us) AS block_for_us,
-             LEAST(coalesce(r.count, c.count), floor((coalesce(r.capacity, c.capacity) - coalesce(r.capacity, c.capacity) * coalesce(r.floor, c.floor)::float8 / 1000000::float8)
-                         / coalesce(r.cost, c.cost))) AS granted
+             LEAST(coalesce(r.count, c.count), floor(CASE WHEN coalesce(r.block_for_us, c.block_for_us) >= 0 THEN coalesce(r.capacity, c.capacity)
+                 ELSE coalesce(r.capacity, c.capacity) + coalesce(r.capacity, c.capacity) * coalesce(r.block_for_us, c.block_for_us)::float8 / 1000000::float8 END
+                     / coalesce(r.cost, c.cost))) AS granted
       FROM c, (SELECT pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
                       pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy,
                       pg_catalog.unnest(sqlc.arg(costs)::float8[]) AS cost,
                       pg_catalog.unnest(sqlc.arg(counts)::float8[]) AS count,
                       pg_catalog.unnest(sqlc.arg(capacities)::float8[]) AS capacity,
                       pg_catalog.unnest(sqlc.arg(leaks)::float8[]) AS leak,
-                      pg_catalog.unnest(sqlc.arg(floors)::bigint[]) AS floor,
                       pg_catalog.unnest(sqlc.arg(lifetimes_us)::bigint[]) AS lifetime_us,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                             - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
             + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                                     - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((CASE WHEN EXCLUDED.decided_at_us = 0 THEN EXCLUDED.capacity
-                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.decided_at_us::float8 / 1000000::float8 END
+            AND floor((CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                        ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END
                     - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost) < EXCLUDED.granted
             THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
     decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END

@@ -82,9 +82,9 @@ BEGIN
             verb text, algorithm text, statement text, clocked bool, again bool, shadow bool, counts bool,
             -- what is requested: units in all, count times cost; unit more have to fit for a next one
             policy text, key text, units float8, cost float8, count float8, unit float8, now_us bigint,
-            -- the policy, compiled; the capacity is the burst with a slack for rounding, of which millionths stay free, and the room is the rest
-            limit_units float8, burst float8, capacity float8, floor bigint, room float8, leak float8, tick_us bigint,
-            -- for how long: a window, or when it ends if that is known; a block, and until the janitor looks at the row
+            -- the policy, compiled; the capacity is the burst with a slack for rounding, and the room is what of it a request may use
+            limit_units float8, burst float8, capacity float8, room float8, leak float8, tick_us bigint,
+            -- for how long: a window, or when it ends if that is known; a block or, negated, what must stay free in millionths, and until the janitor looks at the row
             period_us bigint, aligned bool, turn_us bigint, block_for_us bigint, lifetime_us bigint,
             -- a block's length and the denial that begins it, and the end of the block to lift
             for_us bigint, denied_at_us bigint, until_us bigint,
@@ -675,7 +675,7 @@ BEGIN
         IF millionths > 0 THEN
             room := capacity - capacity * millionths::float8 / 1000000::float8;
             lifetime_us := GREATEST(lifetime_us, block_us);
-            block_us := NULL;
+            block_us := -millionths;
         END IF;
     END IF;
 
@@ -703,7 +703,7 @@ BEGIN
     RETURN (
         verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, coalesce(shadow, false), count_denials, -- verb, algorithm, statement, clocked, again, shadow, counts
         name, key, units, cost, coalesce(count, 1), unit, coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint), -- policy, key, units, cost, count, unit, now_us
-        limit_units, burst, capacity, coalesce(millionths, 0), room, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, floor, room, leak, tick_us
+        limit_units, burst, capacity, room, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, room, leak, tick_us
         period_us, CASE WHEN turn_us IS NULL THEN coalesce(aligned, false) END, turn_us, coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, turn_us, block_for_us, lifetime_us
         NULL, NULL, NULL, -- for_us, denied_at_us, until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reservations, reserved, units_before, expires_at_us, changes, freed, at_us
@@ -1859,8 +1859,8 @@ BEGIN
                                                                   pglimit_log_whole(t.entries, t.gap, t.taken,
                                                                       t.older_entries, t.middle_entries,
                                                                       t.recent_entries)) + 1]) ELSE t.totals[u.gone + 1] END,
-                                                  t.total)) AS base, CASE WHEN request.now_us = (request.now_us - request.floor::bigint) THEN request.capacity::float8
-                                              ELSE request.capacity::float8 - request.capacity::float8 * (request.now_us - (request.now_us - request.floor::bigint))::float8 / 1000000::float8 END AS room
+                                                  t.total)) AS base, CASE WHEN (-(request.block_for_us::bigint)) <= 0 THEN request.capacity::float8
+                                              ELSE request.capacity::float8 - request.capacity::float8 * (-(request.block_for_us::bigint))::float8 / 1000000::float8 END AS room
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               pg_catalog.width_bucket(GREATEST(t.updated_at_us, request.now_us) - request.period_us::bigint,
                                   t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
@@ -1884,7 +1884,7 @@ BEGIN
             INTO request.granted, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
             EXIT WHEN FOUND;
             INSERT INTO pglimit_sliding_window_log AS t
-                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, decided_at_us, blocked_until_us, expires_at_us)
+                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
             VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
                    CASE WHEN request.count::float8 = 0::float8 OR request.room::float8 < request.cost::float8 THEN '{}'
                            ELSE ARRAY[request.now_us] END,
@@ -1892,7 +1892,6 @@ BEGIN
                    0, request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)), request.capacity::float8, request.period_us::bigint,
                        request.period_us::bigint,
                    request.now_us,
-                       request.now_us - request.floor::bigint,
                        -(request.block_for_us::bigint),
                    request.now_us + request.lifetime_us::bigint)
             ON CONFLICT (policy, key) DO NOTHING
@@ -2511,10 +2510,10 @@ BEGIN
     request.limit_units := rest_limit;
     request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     request.room := request.capacity;
-    IF request.floor > 0 THEN
-        request.room := request.capacity - request.capacity * request.floor::float8 / 1000000::float8;
+    IF request.block_for_us < 0 THEN -- a floor
+        request.room := request.capacity + request.capacity * request.block_for_us::float8 / 1000000::float8;
     END IF;
-    request.block_for_us := 0; -- it would be one of all keys
+    request.block_for_us := LEAST(request.block_for_us, 0); -- a block would be one of all keys
     IF request.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
         request.leak := rest_limit * request.tick_us::float8 / request.period_us::float8;
         request.lifetime_us := CASE WHEN ceil(request.capacity / request.leak) + 1::float8 >= (3155760000000000 / request.tick_us)::float8 THEN 3155760000000000
@@ -3055,8 +3054,8 @@ BEGIN
         enforced := enforced + 1;
         possible := possible AND request.statement <> 'check';
     END LOOP;
-    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, floor, room,
-            leak, tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
+    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
+            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
             units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
             current, previous, newest_at_us, frees_at_us, place)
         ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");

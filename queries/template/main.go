@@ -74,7 +74,7 @@ var (
 func (a algorithm) Arrays() []number {
 	return slices.Concat([]number{
 		{"policy", "policies", "text"}, {"cost", "costs", "float8"}, {"count", "counts", "float8"}, {"capacity", "capacities", "float8"},
-	}, a.Numbers, []number{{"floor", "floors", "bigint"}, {"lifetime_us", "lifetimes_us", "bigint"}, {"block_for_us", "blocks_for_us", "bigint"}})
+	}, a.Numbers, []number{{"lifetime_us", "lifetimes_us", "bigint"}, {"block_for_us", "blocks_for_us", "bigint"}})
 }
 
 var algorithms = []algorithm{

@@ -161,7 +161,6 @@ var params = sync.OnceValue(func() names {
 		"Count":      float(func(w *wire) float64 { return w.query.Count }),
 		"Capacity":   float(func(w *wire) float64 { return w.query.Capacity }),
 		"Room":       float(func(w *wire) float64 { return w.query.Room }),
-		"Floor":      integer(func(w *wire) int64 { return w.query.Floor }),
 		"Unit":       float(func(w *wire) float64 { return w.query.Unit }),
 		"Leak":       float(func(w *wire) float64 { return w.query.Leak }),
 		"TickUs":     integer(func(w *wire) int64 { return w.query.Tick }),
@@ -171,7 +170,7 @@ var params = sync.OnceValue(func() names {
 		"TurnUs":     integer(func(w *wire) int64 { return w.query.Edges.Turn }),
 		"UntilUs":    integer(func(w *wire) int64 { return w.query.Edges.Until }),
 		"LifetimeUs": integer(func(w *wire) int64 { return w.query.Lifetime }),
-		"BlockForUs": integer(func(w *wire) int64 { return w.query.BlockFor }),
+		"BlockForUs": integer(func(w *wire) int64 { return blockOrFloor(w.query) }),
 		"ForUs":      integer(func(w *wire) int64 { return w.op.ForUs }),
 		"DeniedAtUs": integer(func(w *wire) int64 { return w.op.DeniedAt }),
 		"Units":      float(func(w *wire) float64 { return w.query.Units }),
@@ -212,8 +211,7 @@ var params = sync.OnceValue(func() names {
 		"TurnsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Turn }),
 		"UntilsUs":    integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Until }),
 		"LifetimesUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Lifetime }),
-		"Floors":      integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Floor }),
-		"BlocksForUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.BlockFor }),
+		"BlocksForUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return blockOrFloor(r.Query) }),
 
 		// of both
 		"NowUs":       nullable(pgtype.Int8OID, appendInteger, func(w *wire) *int64 { return w.now }),
@@ -221,6 +219,10 @@ var params = sync.OnceValue(func() names {
 		"LockTimeout": text(func(w *wire) string { return WaitText(w.query.LockWait) }),
 	}
 })
+
+// blockOrFloor returns the BlockFor or, negated, the Floor: a request with a Floor begins no
+// block, so one number carries both.
+func blockOrFloor(q *store.Query) int64 { return q.BlockFor - q.Floor }
 
 // elements is the number of elements the statements expect in an array.
 type elements bool
