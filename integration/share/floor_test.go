@@ -179,3 +179,34 @@ func TestFloorsOfManyWindows(t *testing.T) {
 		c.expectSizes(t, 1, 1) // the first, and the others together
 	}
 }
+
+// TestFloorOfAFreshKey: of requests with a floor that begin a key in one row of a statement, no
+// more pass than the floor leaves room for.
+func TestFloorOfAFreshKey(t *testing.T) {
+	t.Parallel()
+	c := newCallers(t, testworld.NewDatabase(t), limiter.Config{Now: new(conformance.Clock).Now})
+	for i, p := range search.Variants(8, time.Hour) {
+		p.Name, p.BlockFor = fmt.Sprint("p", i), 0
+		var asks []ask
+		for n := range 9 { // the first makes the others wait
+			key := "fresh"
+			if n == 0 {
+				key = "first"
+			}
+			asks = append(asks, func() (limiter.Result, error) {
+				return c.Do(t.Context(), limiter.Request{Policy: p, Key: key, Cost: 1, Floor: 0.5})
+			})
+		}
+		passed := 0
+		for _, got := range c.behind(asks...) {
+			if got.Err != nil {
+				t.Error(got.Err)
+			} else if got.Result.Allowed {
+				passed++
+			}
+		}
+		if passed != 5 {
+			t.Errorf("%s: %d passed, want the first and 4 of the others", search.Name(p), passed)
+		}
+	}
+}
