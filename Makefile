@@ -29,7 +29,7 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $$(grep -v /test/browser bin/packages)) & bin/withpg && wait
 	bin/withpg -- go test -vet=off -timeout 60m $(ARGS) $$(grep -v /test/browser bin/packages)
 	@if grep -q /test/browser bin/packages; then set -x; bin/withpg -- go test -vet=off -timeout 60m $(ARGS) ./cmd/pglimit/test/browser/...; fi
-	cd cmd/pglimit/test/ratelimit && GOWORK=off ../../../../bin/withpg -- go test -vet=off $(ARGS) .
+	cd cmd/pglimit/test/ratelimit && GOWORK=off ../../../../bin/withpg -- go test -vet=off $(ARGS) ./...
 	cd deploy/test && GOWORK=off ../../bin/withpg -- go test -vet=off $(ARGS) .
 	@if [ -n "$$CITUS_BUILD" ] || scripts/setup citus 2>/dev/null; then $(MAKE) test-citus; fi
 	@scripts/packages left
@@ -55,7 +55,7 @@ test-loaded: ## Run tests three times while busy loops and a dd load the machine
 	@go build -o bin/ ./pglimittest/withpg
 	@mkdir -p bin && scripts/packages here >bin/packages
 	@scripts/test-loaded bin/withpg -- go test -vet=off -count=1 -timeout 60m $(ARGS) $(or $(PACKAGES),$$(grep -e /integration/ -e /cmd/pglimit/test/ bin/packages))
-	$(if $(PACKAGES),,@GOWORK=off scripts/test-loaded bin/withpg -- go -C cmd/pglimit/test/ratelimit test -vet=off -count=1 -timeout 60m $(ARGS) .)
+	$(if $(PACKAGES),,@GOWORK=off scripts/test-loaded bin/withpg -- go -C cmd/pglimit/test/ratelimit test -vet=off -count=1 -timeout 60m $(ARGS) ./...)
 
 # The test runs in its directory, so that go test prints the table. It needs PostgreSQL's
 # programs, not a container: some faults stop the server's processes.

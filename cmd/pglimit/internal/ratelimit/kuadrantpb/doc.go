@@ -1,0 +1,2 @@
+// Package kuadrantpb has the messages of Kuadrant's rate limit service.
+package kuadrantpb
