@@ -16,12 +16,7 @@ import (
 
 // response returns the response to a decided request.
 func (s *Server) response(request *pb.RateLimitRequest, all []*asked, passes bool) *pb.RateLimitResponse {
-	response := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OK}
-	if !passes && s.options.Shadow {
-		s.metrics.shadowed.Add(1)
-	} else if !passes {
-		response.OverallCode = pb.RateLimitResponse_OVER_LIMIT
-	}
+	response := &pb.RateLimitResponse{OverallCode: s.code(passes)}
 	for _, a := range all {
 		response.Statuses = append(response.Statuses, a.status())
 	}
@@ -32,6 +27,18 @@ func (s *Server) response(request *pb.RateLimitRequest, all []*asked, passes boo
 		response.DynamicMetadata = dynamicMetadata(request, all, response.GetStatuses())
 	}
 	return response
+}
+
+// code returns the code of a request that passes, or does not. A shadow counts what it lets pass.
+func (s *Server) code(passes bool) pb.RateLimitResponse_Code {
+	switch {
+	case passes:
+		return pb.RateLimitResponse_OK
+	case s.options.Shadow:
+		s.metrics.shadowed.Add(1)
+		return pb.RateLimitResponse_OK
+	}
+	return pb.RateLimitResponse_OVER_LIMIT
 }
 
 // status returns a descriptor's answer. It has no numbers if no limit decided.

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -16,6 +17,9 @@ type Limiter interface {
 	Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
+	Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
+	Settle(ctx context.Context, id string, units float64) (limiter.Result, error)
+	Cancel(ctx context.Context, id string) error
 }
 
 // asked is a descriptor of a request, and how it was decided.
@@ -30,6 +34,7 @@ type asked struct {
 	counted bool // its hits are in result.Level
 	known   bool // it was decided: result has numbers
 	over    bool
+	held    string // the ID of its reservation, or empty
 }
 
 // closed reports whether the limit is 0, which lets nothing pass.

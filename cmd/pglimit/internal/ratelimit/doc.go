@@ -7,7 +7,7 @@
 //   - decide.go: all descriptors of a request, decided together
 //   - service.go and answer.go: the gRPC service and its responses
 //   - quota.go and quota_bucket.go: Envoy's quota service, by the same configuration
-//   - kuadrant.go: Kuadrant's service, which decides and counts apart
+//   - kuadrant.go and reserve.go: Kuadrant's service, which decides and counts apart
 //   - files.go and xds.go: where the configuration comes from, and how it changes
 //   - http.go and metrics.go: the same over HTTP, health and metrics
 //   - env.go and run.go: the whole as a program named ratelimit

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -26,15 +27,44 @@ import (
 	"github.com/pglimit/pglimit/internal/must"
 )
 
-// TestRatelimit starts the command under the name ratelimit, in the environment of
-// envoyproxy/ratelimit and over a database, asks it, and ends it by SIGTERM. A second start goes
-// on with the counts.
-func TestRatelimit(t *testing.T) {
-	t.Parallel()
-	database, dir := testworld.NewDatabase(t), t.TempDir()
+// startRatelimit starts the command under the name ratelimit, in the environment of
+// envoyproxy/ratelimit and with a file of limits, and returns its addresses of gRPC and HTTP. ended
+// returns all that it has logged, after it has ended.
+func startRatelimit(t *testing.T, database, limits string) (cmd *exec.Cmd, at []string, ended func() string) {
+	t.Helper()
+	dir := t.TempDir()
 	config := filepath.Join(dir, "rl", "config")
 	must.Succeed(t, os.MkdirAll(config, 0o755))
-	must.Succeed(t, os.WriteFile(filepath.Join(config, "gateway.yaml"), []byte(`
+	must.Succeed(t, os.WriteFile(filepath.Join(config, "gateway.yaml"), []byte(limits), 0o600))
+	cmd = testworld.Command(t, database)
+	cmd.Args[0] = "/bin/ratelimit"
+	cmd.Env = append(cmd.Env, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0",
+		"RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=rl", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "USE_STATSD=false", "LOG_LEVEL=info", "DECISION_TIMEOUT=1m", "REDIS_URL=redis:6379")
+	stderr := must.OK(cmd.StderrPipe())(t)
+	must.Succeed(t, cmd.Start())
+	lines, all := bufio.NewScanner(stderr), ""
+	for len(at) < 2 && lines.Scan() {
+		all += lines.Text() + "\n"
+		if m := regexp.MustCompile(`listening.* address=(\S+)`).FindStringSubmatch(lines.Text()); m != nil {
+			at = append(at, m[1])
+		}
+	}
+	if len(at) < 2 {
+		t.Fatalf("the program does not listen:\n%s", all)
+	}
+	return cmd, at, func() string {
+		for lines.Scan() {
+			all += lines.Text() + "\n"
+		}
+		return all
+	}
+}
+
+// TestRatelimit starts the command under the name ratelimit over a database, asks it, and ends it
+// by SIGTERM. A second start goes on with the counts.
+func TestRatelimit(t *testing.T) {
+	t.Parallel()
+	const limits = `
 domain: default/eg/http
 descriptors:
 - key: httproute/default/shop/rule/0
@@ -43,34 +73,18 @@ descriptors:
   - key: rule-0-match--1
     value: rule-0-match--1
     rate_limit: {unit: YEAR, requests_per_unit: 1000000}
-`), 0o600))
+`
 	const route, rule = "httproute/default/shop/rule/0", "rule-0-match--1"
 	request := &pb.RateLimitRequest{Domain: "default/eg/http", HitsAddend: 400_000, Descriptors: []*rlcommon.RateLimitDescriptor{{
 		Entries: []*rlcommon.RateLimitDescriptor_Entry{{Key: route, Value: route}, {Key: rule, Value: rule}},
 	}}}
-	wire := testworld.NewWire(t, database)
+	wire := testworld.NewWire(t, testworld.NewDatabase(t))
 	wire.Away.Store(true) // at the first start
 	for _, want := range []struct {
 		code pb.RateLimitResponse_Code
 		left uint32
 	}{{pb.RateLimitResponse_OK, 600_000}, {pb.RateLimitResponse_OK, 200_000}, {pb.RateLimitResponse_OVER_LIMIT, 200_000}} {
-		cmd := testworld.Command(t, wire.URL)
-		cmd.Args[0] = "/bin/ratelimit"
-		cmd.Env = append(cmd.Env, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0",
-			"RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=rl", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "USE_STATSD=false", "LOG_LEVEL=info", "DECISION_TIMEOUT=1m", "REDIS_URL=redis:6379")
-		stderr := must.OK(cmd.StderrPipe())(t)
-		must.Succeed(t, cmd.Start())
-		var at []string // gRPC, HTTP
-		lines, all := bufio.NewScanner(stderr), ""
-		for len(at) < 2 && lines.Scan() {
-			all += lines.Text() + "\n"
-			if m := regexp.MustCompile(`listening.* address=(\S+)`).FindStringSubmatch(lines.Text()); m != nil {
-				at = append(at, m[1])
-			}
-		}
-		if len(at) < 2 {
-			t.Fatalf("the program does not listen:\n%s", all)
-		}
+		cmd, at, ended := startRatelimit(t, wire.URL, limits)
 		health := func() int {
 			r := must.OK(http.Get("http://" + at[1] + "/healthcheck"))(t)
 			_ = r.Body.Close()
@@ -91,9 +105,7 @@ descriptors:
 		}
 		must.Succeed(t, conn.Close())
 		load.EndHTTP(t, terminate(cmd.Process), "http://"+at[1]+"/json", `{"domain": "other", "descriptors": [{}]}`)
-		for lines.Scan() {
-			all += lines.Text() + "\n"
-		}
+		all := ended()
 		if err := cmd.Wait(); err != nil || strings.Contains(all, "level=ERROR") {
 			t.Errorf("the program ended with %v:\n%s", err, all)
 		}
