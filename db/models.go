@@ -162,6 +162,7 @@ type PglimitOverride struct {
 	Unlimited  bool
 	Blocked    bool
 	Shadow     *bool
+	Anchor     string
 	Policy     string
 	Key        string
 	Match      string
@@ -193,6 +194,7 @@ type PglimitPolicy struct {
 	Algorithm    string
 	Calendar     string
 	TimeZone     string
+	Anchor       string
 	Durability   string
 	OnError      string
 	Note         string

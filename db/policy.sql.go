@@ -11,7 +11,7 @@ import (
 
 const Overrides = `-- name: Overrides :many
 SELECT o.policy, o.key, o.match, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
-       coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited, o.blocked,
+       coalesce(o.burst, 0::float8)::float8 AS burst, o.anchor, o.unlimited, o.blocked,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        o.note, o.version, o.changed_by, (date_part('epoch'::text, o.changed_at) * 1000000::float8)::bigint AS changed_at_us
@@ -36,6 +36,7 @@ type OverridesRow struct {
 	LimitUnits  float64
 	Factor      float64
 	Burst       float64
+	Anchor      string
 	Unlimited   bool
 	Blocked     bool
 	Shadow      int64
@@ -73,6 +74,7 @@ func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) (
 			&i.LimitUnits,
 			&i.Factor,
 			&i.Burst,
+			&i.Anchor,
 			&i.Unlimited,
 			&i.Blocked,
 			&i.Shadow,
@@ -100,7 +102,7 @@ FROM (SELECT DISTINCT ON (h.key, h.match) h.id, h.key, h.match, h.before
               AND t.changed_at > '1970-01-01 00:00:00+00'::timestamptz + $2::bigint::float8 * '00:00:00.000001'::interval) AS h
       WHERE h.match <> ''::text OR h.key = $3::text
       ORDER BY h.key, h.match, h.id) AS c
-FULL JOIN (SELECT limit_units, factor, burst, version, until, changed_at, unlimited, blocked, shadow, policy, key, match, note, changed_by FROM pglimit_override AS t
+FULL JOIN (SELECT limit_units, factor, burst, version, until, changed_at, unlimited, blocked, shadow, anchor, policy, key, match, note, changed_by FROM pglimit_override AS t
            WHERE t.policy = $1::text AND (t.match <> ''::text OR t.key = $3::text)) AS o ON o.key = c.key AND o.match = c.match
 WHERE c.id IS NULL OR c.before IS NOT NULL
 `
@@ -139,7 +141,7 @@ const OverridesChanged = `-- name: OverridesChanged :many
 SELECT h.id, h.version AS changed_version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us,
        h.name, coalesce(h.key, ''::text)::text AS key, coalesce(coalesce(h.after, h.before) ->> 'match'::text, ''::text)::text AS match,
        coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
-       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited, coalesce(o.blocked, false)::bool AS blocked,
+       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.anchor, ''::text)::text AS anchor, coalesce(o.unlimited, false)::bool AS unlimited, coalesce(o.blocked, false)::bool AS blocked,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        coalesce(o.version, 0::bigint)::bigint AS version
@@ -164,6 +166,7 @@ type OverridesChangedRow struct {
 	LimitUnits     float64
 	Factor         float64
 	Burst          float64
+	Anchor         string
 	Unlimited      bool
 	Blocked        bool
 	Shadow         int64
@@ -195,6 +198,7 @@ func (q *Queries) OverridesChanged(ctx context.Context, db DBTX, arg OverridesCh
 			&i.LimitUnits,
 			&i.Factor,
 			&i.Burst,
+			&i.Anchor,
 			&i.Unlimited,
 			&i.Blocked,
 			&i.Shadow,
@@ -254,17 +258,17 @@ func (q *Queries) OverridesDelete(ctx context.Context, db DBTX, arg OverridesDel
 }
 
 const OverridesInsert = `-- name: OverridesInsert :exec
-INSERT INTO pglimit_override (policy, key, match, limit_units, factor, burst, unlimited, blocked, shadow, until, note)
-SELECT u.policy, u.key, u.match, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.unlimited, u.blocked,
+INSERT INTO pglimit_override (policy, key, match, limit_units, factor, burst, anchor, unlimited, blocked, shadow, until, note)
+SELECT u.policy, u.key, u.match, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.anchor, u.unlimited, u.blocked,
        CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
        CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
        u.note
 FROM (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
              pg_catalog.unnest($3::float8[]) AS limit_units, pg_catalog.unnest($4::float8[]) AS factor,
-             pg_catalog.unnest($5::float8[]) AS burst,
-             pg_catalog.unnest($6::bool[]) AS unlimited, pg_catalog.unnest($7::bool[]) AS blocked, pg_catalog.unnest($8::text[]) AS match,
-             pg_catalog.unnest($9::bigint[]) AS shadow,
-             pg_catalog.unnest($10::bigint[]) AS until_us, pg_catalog.unnest($11::text[]) AS note) AS u
+             pg_catalog.unnest($5::float8[]) AS burst, pg_catalog.unnest($6::text[]) AS anchor,
+             pg_catalog.unnest($7::bool[]) AS unlimited, pg_catalog.unnest($8::bool[]) AS blocked, pg_catalog.unnest($9::text[]) AS match,
+             pg_catalog.unnest($10::bigint[]) AS shadow,
+             pg_catalog.unnest($11::bigint[]) AS until_us, pg_catalog.unnest($12::text[]) AS note) AS u
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match)
 `
 
@@ -274,6 +278,7 @@ type OverridesInsertParams struct {
 	Limits    []float64
 	Factors   []float64
 	Bursts    []float64
+	Anchors   []string
 	Unlimited []bool
 	Blocked   []bool
 	Matches   []string
@@ -293,6 +298,7 @@ func (q *Queries) OverridesInsert(ctx context.Context, db DBTX, arg OverridesIns
 		arg.Limits,
 		arg.Factors,
 		arg.Bursts,
+		arg.Anchors,
 		arg.Unlimited,
 		arg.Blocked,
 		arg.Matches,
@@ -305,16 +311,16 @@ func (q *Queries) OverridesInsert(ctx context.Context, db DBTX, arg OverridesIns
 
 const OverridesUpdate = `-- name: OverridesUpdate :exec
 UPDATE pglimit_override AS o
-SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited, blocked = u.blocked,
+SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), anchor = u.anchor, unlimited = u.unlimited, blocked = u.blocked,
     shadow = CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
     until = CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
     note = u.note
 FROM (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
              pg_catalog.unnest($3::float8[]) AS limit_units, pg_catalog.unnest($4::float8[]) AS factor,
-             pg_catalog.unnest($5::float8[]) AS burst,
-             pg_catalog.unnest($6::bool[]) AS unlimited, pg_catalog.unnest($7::bool[]) AS blocked, pg_catalog.unnest($8::text[]) AS match,
-             pg_catalog.unnest($9::bigint[]) AS shadow,
-             pg_catalog.unnest($10::bigint[]) AS until_us, pg_catalog.unnest($11::text[]) AS note) AS u
+             pg_catalog.unnest($5::float8[]) AS burst, pg_catalog.unnest($6::text[]) AS anchor,
+             pg_catalog.unnest($7::bool[]) AS unlimited, pg_catalog.unnest($8::bool[]) AS blocked, pg_catalog.unnest($9::text[]) AS match,
+             pg_catalog.unnest($10::bigint[]) AS shadow,
+             pg_catalog.unnest($11::bigint[]) AS until_us, pg_catalog.unnest($12::text[]) AS note) AS u
 WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match
 `
 
@@ -324,6 +330,7 @@ type OverridesUpdateParams struct {
 	Limits    []float64
 	Factors   []float64
 	Bursts    []float64
+	Anchors   []string
 	Unlimited []bool
 	Blocked   []bool
 	Matches   []string
@@ -343,6 +350,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 		arg.Limits,
 		arg.Factors,
 		arg.Bursts,
+		arg.Anchors,
 		arg.Unlimited,
 		arg.Blocked,
 		arg.Matches,
@@ -355,7 +363,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 
 const Policies = `-- name: Policies :many
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.block_growth, p.block_max_s, p.lease,
-       p.max_keys, p.rest_limit, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
+       p.max_keys, p.rest_limit, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name
@@ -381,6 +389,7 @@ type PoliciesRow struct {
 	CountDenials bool
 	Calendar     string
 	TimeZone     string
+	Anchor       string
 	Durability   string
 	OnError      string
 	LocalShare   float64
@@ -422,6 +431,7 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.CountDenials,
 			&i.Calendar,
 			&i.TimeZone,
+			&i.Anchor,
 			&i.Durability,
 			&i.OnError,
 			&i.LocalShare,
@@ -545,12 +555,12 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
         nullif($4::float8, 0::float8), $5::float8, $6::float8,
         $7::float8, $8::float8, $9::float8, $10::bigint, $11::float8, $12::float8,
-        $13::bool, $14::bool, $15::bool, $16::bool, $17::text, $18::text,
-        $19::text, $20::text, $21::float8, $22::text, $23::text)
+        $13::bool, $14::bool, $15::bool, $16::bool, $17::text, $18::text, $19::text,
+        $20::text, $21::text, $22::float8, $23::text, $24::text)
 `
 
 type PolicyInsertParams struct {
@@ -572,6 +582,7 @@ type PolicyInsertParams struct {
 	CountDenials bool
 	Calendar     string
 	TimeZone     string
+	Anchor       string
 	Durability   string
 	OnError      string
 	LocalShare   float64
@@ -602,6 +613,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.CountDenials,
 		arg.Calendar,
 		arg.TimeZone,
+		arg.Anchor,
 		arg.Durability,
 		arg.OnError,
 		arg.LocalShare,
@@ -640,9 +652,9 @@ SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8
     max_keys = $10::bigint, rest_limit = $11::float8,
     max_ttl_s = $12::float8, aligned = $13::bool, shadow = $14::bool, askers = $15::bool,
     count_denials = $16::bool,
-    calendar = $17::text, time_zone = $18::text, durability = $19::text,
-    on_error = $20::text, local_share = $21::float8, note = $22::text
-WHERE p.name = $23::text
+    calendar = $17::text, time_zone = $18::text, anchor = $19::text, durability = $20::text,
+    on_error = $21::text, local_share = $22::float8, note = $23::text
+WHERE p.name = $24::text
 `
 
 type PolicyUpdateParams struct {
@@ -664,6 +676,7 @@ type PolicyUpdateParams struct {
 	CountDenials bool
 	Calendar     string
 	TimeZone     string
+	Anchor       string
 	Durability   string
 	OnError      string
 	LocalShare   float64
@@ -695,6 +708,7 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.CountDenials,
 		arg.Calendar,
 		arg.TimeZone,
+		arg.Anchor,
 		arg.Durability,
 		arg.OnError,
 		arg.LocalShare,

@@ -88,9 +88,9 @@ type Policy struct {
 	// Default: false; a window starts at a key's first request. For FixedWindow only;
 	// windows of a SlidingWindowCounter are always aligned.
 	Aligned bool `json:"aligned,omitempty"`
-	// Calendar makes windows the hours, days, weeks from Monday or months of a calendar,
-	// instead of Period and Aligned. Default: none. For FixedWindow only. The database's
-	// clock selects the window; this program's time zone data defines its edges.
+	// Calendar makes windows the hours, days, weeks, months, quarters or years of a calendar,
+	// from Anchor on, instead of Period and Aligned. Default: none. For FixedWindow only. The
+	// database's clock selects the window; this program's time zone data defines its edges.
 	Calendar Calendar `json:"calendar,omitempty"`
 	// TimeZone is the zone of Calendar's local dates and hours: a name of the IANA time
 	// zone database in its exact spelling, such as "Europe/Vienna". Names of older
@@ -99,6 +99,21 @@ type Policy struct {
 	// system may lack that database, as in small container images, import _
 	// "time/tzdata".
 	TimeZone string `json:"time_zone,omitempty"`
+	// Anchor is a moment at which a period of Calendar begins, in TimeZone: a date such as
+	// "2024-01-31", or a date and time such as "2024-01-31T09:30", from the year 1000 on. All
+	// other periods, before and after it, follow from it. For a customer it is the start of the
+	// subscription. Default: 2024-01-01, a Monday. For use with Calendar only.
+	//
+	//   - An Hour begins at its minute, a Day at its time, a Week at its weekday and time, a
+	//     Month at its day and time, a Quarter and a Year also in its month.
+	//   - A month that lacks the day has the begin on its last one: after January 31 come
+	//     February 28 or 29 and March 31.
+	//   - A period whose first reading a local clock leaves out, or shows twice, begins at the
+	//     first moment that shows it or a later one.
+	//   - Keys under one Name can have different anchors: set it for each request, or by an
+	//     override of the key. A window that has begun keeps its end. The next one ends with the
+	//     period of the new anchor that it begins in, so it may be short.
+	Anchor string `json:"anchor,omitempty"`
 	// BlockFor, if positive, blocks a key for this long after a denial that granted
 	// nothing. Requests denied while the key is blocked do not extend the block. An Undo of
 	// what led to the denial lifts it. Whole microseconds, up to a hundred years. Default: 0.
@@ -294,29 +309,33 @@ func (a Algorithm) bucket() bool {
 // calendar.
 //
 // Every moment is in exactly one period. A period ends where the next begins: at the
-// first moment whose local date is the first day of the next period, or later. Where
+// first moment at which a local clock shows the date and time of that, or later ones. Where
 // clocks change:
 //
 //   - A day is 23 or 25 hours long.
-//   - A midnight that does not occur is the moment at which it would have.
-//   - A midnight that occurs twice ends the day once.
+//   - A begin that does not occur is the moment at which it would have.
+//   - A begin that occurs twice ends the period once.
 type Calendar string
 
 const (
-	// Hour ends at each whole hour of the local clock, and where that clock is set. An
+	// Hour ends at each whole hour of the local clock, or minute of the anchor, and where that clock is set. An
 	// hour that occurs twice is two periods; an hour that is half left out is a short
 	// one.
 	Hour = Calendar(algorithm.Hour)
-	// Day is a local date.
+	// Day is a local date, or lasts from one time of the anchor to the next.
 	Day = Calendar(algorithm.Day)
-	// Week is seven local dates, from Monday.
+	// Week is seven days, from Monday or the anchor's weekday.
 	Week = Calendar(algorithm.Week)
-	// Month is a month of the local dates.
+	// Month is a month of the local dates, or lasts from one day of the anchor to the next.
 	Month = Calendar(algorithm.Month)
+	// Quarter is three months, from January, April, July and October or as the anchor says.
+	Quarter = Calendar(algorithm.Quarter)
+	// Year is twelve months, from January or the anchor's month: a fiscal year.
+	Year = Calendar(algorithm.Year)
 )
 
 // Calendars returns every calendar, in a fixed order.
-func Calendars() []Calendar { return []Calendar{Hour, Day, Week, Month} }
+func Calendars() []Calendar { return []Calendar{Hour, Day, Week, Month, Quarter, Year} }
 
 func (c Calendar) known() bool { return algorithm.Unit(c).Longest() != 0 }
 

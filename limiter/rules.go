@@ -7,7 +7,11 @@ import (
 
 // calendar returns the calendar of a policy, nil for none.
 func (p Policy) calendar() (*algorithm.Calendar, error) {
-	c, err := algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
+	anchor, err := algorithm.AnchorOf(p.Anchor)
+	if err != nil {
+		return nil, p.bad("Anchor", p.Anchor, err.Error())
+	}
+	c, err := algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone, anchor)
 	if err != nil {
 		return nil, p.bad("TimeZone", p.TimeZone, err.Error())
 	}

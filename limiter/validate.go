@@ -137,10 +137,12 @@ func (p Policy) validateCalendar() error {
 	switch {
 	case p.Calendar == "" && p.TimeZone != "":
 		return p.bad("TimeZone", p.TimeZone, "requires a Calendar")
+	case p.Calendar == "" && p.Anchor != "":
+		return p.bad("Anchor", p.Anchor, "requires a Calendar")
 	case p.Calendar == "":
 		return nil
 	case !p.Calendar.known():
-		return p.bad("Calendar", string(p.Calendar), "must be hour, day, week or month, or empty for none")
+		return p.bad("Calendar", string(p.Calendar), "must be hour, day, week, month, quarter or year, or empty for none")
 	case p.Algorithm != FixedWindow:
 		return p.bad("Calendar", string(p.Calendar), "is for fixed_window only")
 	case p.Period != 0:

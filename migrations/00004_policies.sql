@@ -27,8 +27,9 @@ CREATE TABLE pglimit_policy (
     count_denials bool NOT NULL DEFAULT false,           -- the SQL functions add denials to pglimit_denial
     name        text COLLATE "C" NOT NULL,
     algorithm   text COLLATE "C" NOT NULL,
-    calendar    text COLLATE "C" NOT NULL DEFAULT '',    -- hour, day, week, month; '': none
+    calendar    text COLLATE "C" NOT NULL DEFAULT '',    -- hour, day, week, month, quarter, year; '': none
     time_zone   text COLLATE "C" NOT NULL DEFAULT '',    -- of the calendar; '': UTC
+    anchor      text COLLATE "C" NOT NULL DEFAULT '',    -- where a period of the calendar begins, there; '': 2024-01-01
     durability  text COLLATE "C" NOT NULL DEFAULT 'durable',
     on_error    text COLLATE "C" NOT NULL DEFAULT 'fail_closed',
     note        text COLLATE "C" NOT NULL DEFAULT '',    -- why it is so
@@ -69,9 +70,12 @@ CREATE TABLE pglimit_policy (
         THEN burst * (rest_limit / limit_units) BETWEEN 1e-9::float8 AND 9007199254740992::float8 ELSE true END),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
-    CONSTRAINT "calendar must be hour, day, week or month, for fixed_window" CHECK (
-        calendar = '' OR algorithm = 'fixed_window' AND calendar IN ('hour', 'day', 'week', 'month')),
+    CONSTRAINT "calendar must be hour, day, week, month, quarter or year" CHECK (calendar IN ('', 'hour', 'day', 'week', 'month', 'quarter', 'year')),
+    CONSTRAINT "a calendar is for fixed_window" CHECK (calendar = '' OR algorithm = 'fixed_window'),
     CONSTRAINT "time_zone requires a calendar" CHECK (time_zone = '' OR calendar <> ''),
+    CONSTRAINT "anchor requires a calendar" CHECK (anchor = '' OR calendar <> ''),
+    CONSTRAINT "anchor must be such as 2024-01-31 or 2024-01-31T09:30" CHECK (anchor = ''
+        OR anchor ~ '^([1-9][0-9]{3}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)|([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29)(T([01][0-9]|2[0-3]):[0-5][0-9])?$'),
     CONSTRAINT "durability must be durable or relaxed" CHECK (durability IN ('durable', 'relaxed')),
     CONSTRAINT "on_error must be fail_closed, fail_open or fail_local" CHECK (on_error IN ('fail_closed', 'fail_open', 'fail_local')),
     CONSTRAINT "local_share must be from 1e-6 to 1 or 0, and is for fail_local" CHECK (local_share = 0::float8
@@ -92,6 +96,7 @@ CREATE TABLE pglimit_override (
     unlimited   bool NOT NULL DEFAULT false,             -- requests pass without a decision and count nothing
     blocked     bool NOT NULL DEFAULT false,             -- requests are denied without a decision
     shadow      bool,
+    anchor      text COLLATE "C" NOT NULL DEFAULT '',    -- for policies with a calendar; '': the policy's
     policy      text COLLATE "C" NOT NULL,               -- a policy's name, in pglimit_policy or compiled into a program
     key         text COLLATE "C" NOT NULL,               -- the key, or its HMAC, as in the tables of the algorithms; or what match says
     match       text COLLATE "C" NOT NULL DEFAULT '',    -- '': that key; or key is a prefix, a pattern or a cidr
@@ -105,9 +110,13 @@ CREATE TABLE pglimit_override (
     CONSTRAINT "factor excludes limit_units" CHECK (factor IS NULL OR limit_units IS NULL),
     CONSTRAINT "burst must be from 1e-9 to 2^53" CHECK (burst BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "until must be after 1970-01-01 and before 10000-01-01, or NULL" CHECK (until > '1970-01-01 00:00:00+00' AND until < '10000-01-01 00:00:00+00'),
-    CONSTRAINT "an override must change something" CHECK (unlimited OR blocked OR limit_units IS NOT NULL OR factor IS NOT NULL OR burst IS NOT NULL OR shadow IS NOT NULL),
-    CONSTRAINT "unlimited excludes limit_units, factor, burst and shadow" CHECK (NOT unlimited OR limit_units IS NULL AND factor IS NULL AND burst IS NULL AND shadow IS NULL),
-    CONSTRAINT "blocked excludes all other changes" CHECK (NOT blocked OR NOT unlimited AND limit_units IS NULL AND factor IS NULL AND burst IS NULL AND shadow IS NULL),
+    CONSTRAINT "an override must change something" CHECK (unlimited OR blocked OR limit_units IS NOT NULL OR factor IS NOT NULL OR burst IS NOT NULL OR anchor <> '' OR shadow IS NOT NULL),
+    CONSTRAINT "unlimited excludes limit_units, factor, burst, anchor, shadow" CHECK (NOT unlimited
+        OR limit_units IS NULL AND factor IS NULL AND burst IS NULL AND anchor = '' AND shadow IS NULL),
+    CONSTRAINT "blocked excludes all other changes" CHECK (NOT blocked
+        OR NOT unlimited AND limit_units IS NULL AND factor IS NULL AND burst IS NULL AND anchor = '' AND shadow IS NULL),
+    CONSTRAINT "anchor must be such as 2024-01-31 or 2024-01-31T09:30" CHECK (anchor = ''
+        OR anchor ~ '^([1-9][0-9]{3}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)|([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29)(T([01][0-9]|2[0-3]):[0-5][0-9])?$'),
     CONSTRAINT "match must be empty, prefix, pattern or cidr" CHECK (match IN ('', 'prefix', 'pattern', 'cidr')),
     CONSTRAINT "match needs blocked or unlimited" CHECK (match = '' OR blocked OR unlimited),
     CONSTRAINT "a pattern must have at most 128 bytes and 8 ?" CHECK (match <> 'pattern' OR octet_length(key) <= 128 AND length(key) - length(replace(key, '?', '')) <= 8),

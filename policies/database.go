@@ -138,7 +138,7 @@ func (r *loaded) change(changes []db.OverridesChangedRow, add func(*Override)) {
 			continue
 		}
 		o := overrideOf(&db.OverridesRow{
-			Policy: c.Name, Key: c.Key, Match: c.Match, LimitUnits: c.LimitUnits, Factor: c.Factor, Burst: c.Burst, Unlimited: c.Unlimited, Blocked: c.Blocked, Shadow: c.Shadow,
+			Policy: c.Name, Key: c.Key, Match: c.Match, LimitUnits: c.LimitUnits, Factor: c.Factor, Burst: c.Burst, Anchor: c.Anchor, Unlimited: c.Unlimited, Blocked: c.Blocked, Shadow: c.Shadow,
 			UntilUs: c.UntilUs, Version: c.Version,
 		})
 		add(&o)
@@ -318,6 +318,7 @@ func columns(overrides []Override) (all db.OverridesUpdateParams) {
 		all.Policies, all.Keys, all.Notes = append(all.Policies, o.Policy), append(all.Keys, o.Key), append(all.Notes, o.Note)
 		all.Limits, all.Factors = append(all.Limits, orZero(o.Limit)), append(all.Factors, orZero(o.Factor))
 		all.Bursts, all.Unlimited = append(all.Bursts, orZero(o.Burst)), append(all.Unlimited, o.Unlimited)
+		all.Anchors = append(all.Anchors, o.Anchor)
 		all.Matches, all.Blocked = append(all.Matches, string(o.Match)), append(all.Blocked, o.Blocked)
 		all.Shadows, all.UntilsUs = append(all.Shadows, shadow), append(all.UntilsUs, until)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/strictjson"
@@ -48,12 +49,12 @@ func (o *Override) validate(policy func(name string) (limiter.Policy, bool)) err
 		return bad("Burst", "0", "needs Limit, for which it stands")
 	case o.Burst != nil && *o.Burst != 0 && !valid.Units(*o.Burst):
 		return bad("Burst", number(o.Burst), "must be from 1e-9 to 2^53, or 0 for Limit")
-	case o.Unlimited && (o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil):
-		return bad("Unlimited", "true", "excludes Limit, Factor, Burst and Shadow")
-	case o.Blocked && (o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil || o.Unlimited):
-		return bad("Blocked", "true", "excludes Limit, Factor, Burst, Shadow and Unlimited")
+	case o.Unlimited && o.changes():
+		return bad("Unlimited", "true", "excludes Limit, Factor, Burst, Anchor and Shadow")
+	case o.Blocked && (o.changes() || o.Unlimited):
+		return bad("Blocked", "true", "excludes Limit, Factor, Burst, Anchor, Shadow and Unlimited")
 	case o.changesNothing():
-		return fmt.Errorf("%w: Override changes nothing: set Limit, Factor, Burst, Unlimited, Blocked or Shadow", store.ErrInvalid)
+		return fmt.Errorf("%w: Override changes nothing: set Limit, Factor, Burst, Anchor, Unlimited, Blocked or Shadow", store.ErrInvalid)
 	case o.Match != "" && !o.Unlimited && !o.Blocked:
 		return bad("Match", store.Quote(string(o.Match)), "needs Unlimited or Blocked: other changes are for one key")
 	case o.Match == MatchCIDR && badNetwork(o.Key) != "":
@@ -68,12 +69,18 @@ func (o *Override) validate(policy func(name string) (limiter.Policy, bool)) err
 	if err := validateNote(o.Note); err != nil {
 		return err
 	}
+	if _, err := algorithm.AnchorOf(o.Anchor); err != nil {
+		return bad("Anchor", store.Quote(o.Anchor), err.Error())
+	}
 	p, known := policy(o.Policy)
 	if known && p.Algorithm == limiter.Attempts { // whose Limit and Burst are whole
 		effective, _ := o.Apply(p)
 		if err := effective.Validate(); err != nil {
 			return fmt.Errorf("Override of %s for %s: %w", o.Policy, store.Quote(o.Key), err)
 		}
+	}
+	if known && o.Anchor != "" && p.Calendar == "" {
+		return bad("Anchor", store.Quote(o.Anchor), fmt.Sprintf("policy %s has no calendar: leave it empty", o.Policy))
 	}
 	if !known || o.Burst == nil || *o.Burst == 0 || bucket(p.Algorithm) {
 		return nil
@@ -120,12 +127,17 @@ func validateNote(note string) error {
 }
 
 func (o *Override) changesNothing() bool {
-	return !o.Unlimited && !o.Blocked && o.Limit == nil && o.Factor == nil && o.Burst == nil && o.Shadow == nil
+	return !o.Unlimited && !o.Blocked && !o.changes()
+}
+
+// changes reports whether the override changes fields of the policy.
+func (o *Override) changes() bool {
+	return o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Anchor != "" || o.Shadow != nil
 }
 
 // effect returns the part that a decision needs of an override as stored.
 func (o *Override) effect() (e effect) {
-	e.unlimited, e.blocked = o.Unlimited, o.Blocked
+	e.unlimited, e.blocked, e.anchor = o.Unlimited, o.Blocked, o.Anchor
 	if o.Limit != nil {
 		e.limit = *o.Limit
 	}
@@ -191,8 +203,8 @@ func (o *Override) normal(secret []byte) Override {
 	return n
 }
 
-// valid returns an error if o, as the database has it, is not valid. A burst that its policy has
-// no use for is valid: apply ignores it, as the SQL functions do.
+// valid returns an error if o, as the database has it, is not valid. A burst or an anchor that its
+// policy has no use for is valid: apply ignores it, as the SQL functions do.
 func (o *Override) valid() error {
 	return o.validate(func(string) (limiter.Policy, bool) { return limiter.Policy{}, false })
 }

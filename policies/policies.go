@@ -110,8 +110,8 @@ const (
 )
 
 // Override is what differs for one key of a policy, or for several if Match is set. A nil
-// field keeps what the policy has. At least one of Limit, Factor, Burst, Unlimited, Blocked and
-// Shadow is set. Unlimited and Blocked exclude all others, and Factor excludes Limit.
+// or empty field keeps what the policy has. At least one of Limit, Factor, Burst, Anchor,
+// Unlimited, Blocked and Shadow is set. Unlimited and Blocked exclude all others, and Factor excludes Limit.
 //
 // An override with a Match is Unlimited or Blocked. If several apply to a key, the first of
 // these decides: an Unlimited or Blocked one of the key itself, an Unlimited one with a Match, a
@@ -134,6 +134,7 @@ type Override struct {
 	Limit     *float64  `json:"limit,omitempty"`     // instead of Policy.Limit, from 1e-9 to 2^53
 	Factor    *float64  `json:"factor,omitempty"`    // times Policy.Limit, as that is at each decision: from 1e-9 to 2^53
 	Burst     *float64  `json:"burst,omitempty"`     // instead of Policy.Burst, for buckets; 0 is *Limit, which is then needed
+	Anchor    string    `json:"anchor,omitempty"`    // instead of Policy.Anchor, for policies with a Calendar
 	Unlimited bool      `json:"unlimited,omitempty"` // requests pass without a decision, with limiter.SourceOverride, and count nothing
 	Blocked   bool      `json:"blocked,omitempty"`   // requests are denied without a decision, with limiter.SourceOverride and limiter.ReasonBlocked
 	Shadow    *bool     `json:"shadow,omitempty"`    // instead of Policy.Shadow

@@ -35,6 +35,7 @@ type policyRow struct {
 	CountDenials bool      `json:"count_denials"`
 	Calendar     string    `json:"calendar"`
 	TimeZone     string    `json:"time_zone"`
+	Anchor       string    `json:"anchor"`
 	Durability   string    `json:"durability"`
 	OnError      string    `json:"on_error"`
 	LocalShare   float64   `json:"local_share"`
@@ -141,7 +142,7 @@ func policyOf(r *db.PoliciesRow) policyRow {
 
 func overrideOf(r *db.OverridesRow) Override {
 	o := Override{
-		Policy: r.Policy, Key: r.Key, Match: Match(r.Match), Unlimited: r.Unlimited, Blocked: r.Blocked, Note: r.Note,
+		Policy: r.Policy, Key: r.Key, Match: Match(r.Match), Anchor: r.Anchor, Unlimited: r.Unlimited, Blocked: r.Blocked, Note: r.Note,
 		Version: r.Version, ChangedBy: r.ChangedBy, ChangedAt: timeOf(r.ChangedAtUs),
 	}
 	if r.LimitUnits != 0 {

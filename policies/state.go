@@ -44,6 +44,7 @@ func hashOf(stored string) keyHash {
 // effect is the part of an Override that a decision needs. 0 is none.
 type effect struct {
 	limit, burst float64
+	anchor       string
 	untilUs      int64
 	times        bool // limit is a factor
 	unlimited    bool
@@ -221,6 +222,9 @@ func (o *effect) apply(p *limiter.Policy) {
 	}
 	if o.burst != 0 && bucket(p.Algorithm) {
 		p.Burst = o.burst
+	}
+	if _, err := algorithm.AnchorOf(p.Anchor); o.anchor != "" && p.Calendar != "" && err == nil {
+		p.Anchor = o.anchor
 	}
 	if o.shadow != 0 {
 		p.Shadow = o.shadow > 0

@@ -26,7 +26,7 @@ SELECT set_config('pglimit.note'::text, sqlc.arg(note)::text, true);
 --
 -- Index: the primary key, or none. Locks nothing.
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.block_growth, p.block_max_s, p.lease,
-       p.max_keys, p.rest_limit, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
+       p.max_keys, p.rest_limit, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name;
@@ -38,7 +38,7 @@ ORDER BY p.name;
 --
 -- Index: the primary key, or none. Locks nothing.
 SELECT o.policy, o.key, o.match, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
-       coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited, o.blocked,
+       coalesce(o.burst, 0::float8)::float8 AS burst, o.anchor, o.unlimited, o.blocked,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        o.note, o.version, o.changed_by, (date_part('epoch'::text, o.changed_at) * 1000000::float8)::bigint AS changed_at_us
@@ -56,7 +56,7 @@ LIMIT sqlc.arg(max_rows)::bigint;
 SELECT h.id, h.version AS changed_version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us,
        h.name, coalesce(h.key, ''::text)::text AS key, coalesce(coalesce(h.after, h.before) ->> 'match'::text, ''::text)::text AS match,
        coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
-       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited, coalesce(o.blocked, false)::bool AS blocked,
+       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.anchor, ''::text)::text AS anchor, coalesce(o.unlimited, false)::bool AS unlimited, coalesce(o.blocked, false)::bool AS blocked,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        coalesce(o.version, 0::bigint)::bigint AS version
@@ -77,7 +77,7 @@ SET algorithm = sqlc.arg(algorithm)::text, limit_units = sqlc.arg(limit_units)::
     max_keys = sqlc.arg(max_keys)::bigint, rest_limit = sqlc.arg(rest_limit)::float8,
     max_ttl_s = sqlc.arg(max_ttl_s)::float8, aligned = sqlc.arg(aligned)::bool, shadow = sqlc.arg(shadow)::bool, askers = sqlc.arg(askers)::bool,
     count_denials = sqlc.arg(count_denials)::bool,
-    calendar = sqlc.arg(calendar)::text, time_zone = sqlc.arg(time_zone)::text, durability = sqlc.arg(durability)::text,
+    calendar = sqlc.arg(calendar)::text, time_zone = sqlc.arg(time_zone)::text, anchor = sqlc.arg(anchor)::text, durability = sqlc.arg(durability)::text,
     on_error = sqlc.arg(on_error)::text, local_share = sqlc.arg(local_share)::float8, note = sqlc.arg(note)::text
 WHERE p.name = sqlc.arg(name)::text;
 
@@ -85,11 +85,11 @@ WHERE p.name = sqlc.arg(name)::text;
 -- PolicyInsert writes a new policy. The parameters are those of PolicyUpdate.
 --
 -- Index: none. Locks the version's row and the policy.
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
 VALUES (sqlc.arg(algorithm)::text, sqlc.arg(limit_units)::float8, nullif(sqlc.arg(period_s)::float8, 0::float8),
         nullif(sqlc.arg(burst)::float8, 0::float8), sqlc.arg(tick_s)::float8, sqlc.arg(block_for_s)::float8,
         sqlc.arg(block_growth)::float8, sqlc.arg(block_max_s)::float8, sqlc.arg(lease)::float8, sqlc.arg(max_keys)::bigint, sqlc.arg(rest_limit)::float8, sqlc.arg(max_ttl_s)::float8,
-        sqlc.arg(aligned)::bool, sqlc.arg(shadow)::bool, sqlc.arg(askers)::bool, sqlc.arg(count_denials)::bool, sqlc.arg(calendar)::text, sqlc.arg(time_zone)::text,
+        sqlc.arg(aligned)::bool, sqlc.arg(shadow)::bool, sqlc.arg(askers)::bool, sqlc.arg(count_denials)::bool, sqlc.arg(calendar)::text, sqlc.arg(time_zone)::text, sqlc.arg(anchor)::text,
         sqlc.arg(durability)::text, sqlc.arg(on_error)::text, sqlc.arg(local_share)::float8, sqlc.arg(note)::text, sqlc.arg(name)::text);
 
 -- name: PolicyDelete :execrows
@@ -105,13 +105,13 @@ DELETE FROM pglimit_policy AS p WHERE p.name = sqlc.arg(name)::text;
 --
 -- Index: the primary key. Locks the version's row and the overrides.
 UPDATE pglimit_override AS o
-SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited, blocked = u.blocked,
+SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), anchor = u.anchor, unlimited = u.unlimited, blocked = u.blocked,
     shadow = CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
     until = CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
     note = u.note
 FROM (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
              pg_catalog.unnest(sqlc.arg(limits)::float8[]) AS limit_units, pg_catalog.unnest(sqlc.arg(factors)::float8[]) AS factor,
-             pg_catalog.unnest(sqlc.arg(bursts)::float8[]) AS burst,
+             pg_catalog.unnest(sqlc.arg(bursts)::float8[]) AS burst, pg_catalog.unnest(sqlc.arg(anchors)::text[]) AS anchor,
              pg_catalog.unnest(sqlc.arg(unlimited)::bool[]) AS unlimited, pg_catalog.unnest(sqlc.arg(blocked)::bool[]) AS blocked, pg_catalog.unnest(sqlc.arg(matches)::text[]) AS match,
              pg_catalog.unnest(sqlc.arg(shadows)::bigint[]) AS shadow,
              pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us, pg_catalog.unnest(sqlc.arg(notes)::text[]) AS note) AS u
@@ -122,14 +122,14 @@ WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match;
 -- those of OverridesUpdate.
 --
 -- Index: the primary key. Locks the version's row and the overrides.
-INSERT INTO pglimit_override (policy, key, match, limit_units, factor, burst, unlimited, blocked, shadow, until, note)
-SELECT u.policy, u.key, u.match, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.unlimited, u.blocked,
+INSERT INTO pglimit_override (policy, key, match, limit_units, factor, burst, anchor, unlimited, blocked, shadow, until, note)
+SELECT u.policy, u.key, u.match, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.anchor, u.unlimited, u.blocked,
        CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
        CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
        u.note
 FROM (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
              pg_catalog.unnest(sqlc.arg(limits)::float8[]) AS limit_units, pg_catalog.unnest(sqlc.arg(factors)::float8[]) AS factor,
-             pg_catalog.unnest(sqlc.arg(bursts)::float8[]) AS burst,
+             pg_catalog.unnest(sqlc.arg(bursts)::float8[]) AS burst, pg_catalog.unnest(sqlc.arg(anchors)::text[]) AS anchor,
              pg_catalog.unnest(sqlc.arg(unlimited)::bool[]) AS unlimited, pg_catalog.unnest(sqlc.arg(blocked)::bool[]) AS blocked, pg_catalog.unnest(sqlc.arg(matches)::text[]) AS match,
              pg_catalog.unnest(sqlc.arg(shadows)::bigint[]) AS shadow,
              pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us, pg_catalog.unnest(sqlc.arg(notes)::text[]) AS note) AS u

@@ -78,16 +78,16 @@ func Told(r limiter.Result) limiter.Result {
 func StorePolicy(t testing.TB, pool *pgxpool.Pool, p limiter.Policy, askers bool) {
 	t.Helper()
 	Exec(t, pool, `DELETE FROM pglimit_policy WHERE name = $1`, p.Name)
-	Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, aligned, calendar, time_zone, shadow, askers, lease, block_growth, block_max_s, max_keys, rest_limit)
-		VALUES ($1, $2, $3, nullif($4::float8, 0::float8), nullif($5::float8, 0::float8), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
-		p.Name, string(p.Algorithm), p.Limit, p.Period.Seconds(), p.Burst, p.Tick.Seconds(), p.BlockFor.Seconds(), p.Aligned, string(p.Calendar), p.TimeZone, p.Shadow, askers, p.Lease, p.BlockGrowth, p.BlockMax.Seconds(), p.MaxKeys, p.RestLimit)
+	Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, aligned, calendar, time_zone, anchor, shadow, askers, lease, block_growth, block_max_s, max_keys, rest_limit)
+		VALUES ($1, $2, $3, nullif($4::float8, 0::float8), nullif($5::float8, 0::float8), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
+		p.Name, string(p.Algorithm), p.Limit, p.Period.Seconds(), p.Burst, p.Tick.Seconds(), p.BlockFor.Seconds(), p.Aligned, string(p.Calendar), p.TimeZone, p.Anchor, p.Shadow, askers, p.Lease, p.BlockGrowth, p.BlockMax.Seconds(), p.MaxKeys, p.RestLimit)
 }
 
 // storeOverride writes an override of a key.
 func storeOverride(t testing.TB, pool *pgxpool.Pool, o policies.Override) {
 	t.Helper()
-	Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, burst, shadow, unlimited, until, factor, match, blocked)
-		VALUES ($1, $2, $3, $4, $5, $6, nullif($7::timestamptz, '0001-01-01 00:00:00Z'::timestamptz), $8, $9, $10)
-		ON CONFLICT (policy, key, match) DO UPDATE SET limit_units = $3, burst = $4, shadow = $5, unlimited = $6, until = excluded.until, factor = $8, blocked = $10`,
-		o.Policy, o.Key, o.Limit, o.Burst, o.Shadow, o.Unlimited, o.Until, o.Factor, string(o.Match), o.Blocked)
+	Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, burst, shadow, unlimited, until, factor, match, blocked, anchor)
+		VALUES ($1, $2, $3, $4, $5, $6, nullif($7::timestamptz, '0001-01-01 00:00:00Z'::timestamptz), $8, $9, $10, $11)
+		ON CONFLICT (policy, key, match) DO UPDATE SET limit_units = $3, burst = $4, shadow = $5, unlimited = $6, until = excluded.until, factor = $8, blocked = $10, anchor = $11`,
+		o.Policy, o.Key, o.Limit, o.Burst, o.Shadow, o.Unlimited, o.Until, o.Factor, string(o.Match), o.Blocked, o.Anchor)
 }

@@ -1,7 +1,9 @@
 package algorithm
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,11 +18,16 @@ type Unit string
 
 // The units.
 const (
-	Hour  Unit = "hour"
-	Day   Unit = "day"
-	Week  Unit = "week"
-	Month Unit = "month"
+	Hour    Unit = "hour"
+	Day     Unit = "day"
+	Week    Unit = "week"
+	Month   Unit = "month"
+	Quarter Unit = "quarter"
+	Year    Unit = "year"
 )
+
+// Units are all of them, in the order of their length.
+var Units = []Unit{Hour, Day, Week, Month, Quarter, Year}
 
 // Microseconds of a clock.
 const (
@@ -28,8 +35,9 @@ const (
 	dayUs  = 24 * hourUs
 )
 
-// Longest returns an upper bound for the unit's periods, in microseconds. No clock was
-// ever set by more than a day, when the date line moved. It is 0 for an unknown unit.
+// Longest returns an upper bound for the unit's periods, in microseconds, whatever their
+// anchor. No clock was ever set by more than a day, when the date line moved. It is 0 for an
+// unknown unit.
 func (u Unit) Longest() int64 {
 	switch u {
 	case Hour:
@@ -40,68 +48,92 @@ func (u Unit) Longest() int64 {
 		return 8 * dayUs
 	case Month:
 		return 32 * dayUs
+	case Quarter:
+		return 93 * dayUs
+	case Year:
+		return 367 * dayUs
 	}
 	return 0
 }
 
 // Calendar computes the ends of periods in one zone, for the statements and the in-memory
-// limiter. While a zone is in the cache, there is one value for each unit, so that rules
-// can be compared. Rules that differ only in the value decide alike.
+// limiter. While it is in the cache, there is one value for a unit, zone and pattern, so that
+// rules can be compared. Rules that differ only in the value decide alike.
 type Calendar struct {
-	unit Unit
-	zone *time.Location
-	last atomic.Pointer[bounds]
+	unit    Unit
+	pattern pattern
+	zone    *time.Location
+	last    atomic.Pointer[bounds]
 }
 
 // bounds are four successive period ends, in microseconds.
 type bounds [4]int64
 
-// CalendarOf returns the Calendar of a unit and zone. It returns nil for an empty unit
+// CalendarOf returns the Calendar of a unit, zone and anchor. It returns nil for an empty unit
 // and an error for a name that zone.Load refuses.
-func CalendarOf(unit Unit, name string) (*Calendar, error) { return calendars.of(unit, name) }
+func CalendarOf(unit Unit, name string, a Anchor) (*Calendar, error) {
+	return calendars.of(unit, name, a)
+}
 
 // maxZones is the largest number of zones in the cache. The database has 600 names, which
-// take about 2 kB each.
-const maxZones = 1024
+// take about 2 kB each. maxCalendars is that of calendars, of about 250 bytes: a zone has 31
+// for months that begin at midnight, and 600,000 for years that begin at any minute.
+const (
+	maxZones     = 1024
+	maxCalendars = 8192
+)
 
-var calendars = newCalendarCache(maxZones)
+var calendars = newCalendarCache(maxZones, maxCalendars)
 
-// calendarCache has the calendars of the most recently used zones, by name.
+// calendarCache has the most recently used zones, by name, and calendars.
 type calendarCache struct {
-	zones *lru.Cache[string, *[4]Calendar]
+	zones     *lru.Cache[string, *time.Location]
+	calendars *lru.Cache[calendarID, *Calendar]
 }
 
-// newCalendarCache returns a cache of at most size zones, at least 1.
-func newCalendarCache(size int) calendarCache {
-	zones, err := lru.New[string, *[4]Calendar](size)
-	if err != nil {
+// calendarID is what a Calendar is computed from.
+type calendarID struct {
+	unit    Unit
+	zone    string
+	pattern pattern
+}
+
+// newCalendarCache returns a cache of at most so many zones and calendars, at least 1.
+func newCalendarCache(zones, all int) calendarCache {
+	z, err := lru.New[string, *time.Location](zones)
+	c, err2 := lru.New[calendarID, *Calendar](all)
+	if err := errors.Join(err, err2); err != nil {
 		panic(err) // only for a size below 1
 	}
-	return calendarCache{zones}
+	return calendarCache{z, c}
 }
 
-func (c calendarCache) of(unit Unit, name string) (*Calendar, error) {
+func (c calendarCache) of(unit Unit, name string, a Anchor) (*Calendar, error) {
 	if unit == "" {
 		return nil, nil
 	}
-	all, known := c.zones.Get(name)
-	if !known {
-		location, err := zone.Load(name)
-		if err != nil {
+	i := slices.Index(Units, unit)
+	if i < 0 {
+		return nil, fmt.Errorf("there is no calendar %q", string(unit))
+	}
+	id := calendarID{Units[i], name, a.pattern(unit)}
+	if known, ok := c.calendars.Get(id); ok {
+		return known, nil
+	}
+	id.zone = strings.Clone(name) // it may be a part of a large text
+	location, ok := c.zones.Get(name)
+	if !ok {
+		var err error
+		if location, err = zone.Load(name); err != nil {
 			return nil, err
 		}
-		name = strings.Clone(name) // it may be a part of a large text
-		all = &[4]Calendar{{unit: Hour, zone: location}, {unit: Day, zone: location}, {unit: Week, zone: location}, {unit: Month, zone: location}}
-		if before, already, _ := c.zones.PeekOrAdd(name, all); already {
-			all = before
-		}
+		c.zones.Add(id.zone, location)
 	}
-	for i := range all {
-		if all[i].unit == unit {
-			return &all[i], nil
-		}
+	made := &Calendar{unit: id.unit, pattern: id.pattern, zone: location}
+	if before, already, _ := c.calendars.PeekOrAdd(id, made); already {
+		return before, nil
 	}
-	return nil, fmt.Errorf("there is no calendar %q", string(unit))
+	return made, nil
 }
 
 // around returns the ends of four periods, b, with b[1] <= at < b[2].
@@ -140,11 +172,11 @@ func (c *Calendar) end(at int64) int64 {
 	if c.unit == Hour {
 		return c.hourEnd(at, local)
 	}
-	for date := local; ; {
-		date = c.unit.next(date)
-		// After a clock was set back over midnight, the local date may be one that
-		// has ended before.
-		if start := c.start(date); start > at {
+	for reading := at + offset(local); ; {
+		reading = c.pattern.next(reading)
+		// After a clock was set back over a period's begin, it shows a period that has
+		// ended before.
+		if start := start(reading, c.zone); start > at {
 			return start
 		}
 	}
@@ -152,32 +184,16 @@ func (c *Calendar) end(at int64) int64 {
 
 // DayEnd returns the end of a date in a zone: the first moment with a later local date.
 func DayEnd(year int, month time.Month, day int, zone *time.Location) time.Time {
-	c := Calendar{unit: Day, zone: zone}
-	return time.UnixMicro(c.start(time.Date(year, month, day+1, 0, 0, 0, 0, time.UTC))).In(zone)
+	return time.UnixMicro(start(time.Date(year, month, day+1, 0, 0, 0, 0, time.UTC).UnixMicro(), zone)).In(zone)
 }
 
-// next returns the first date of the period after that of date.
-func (u Unit) next(date time.Time) time.Time {
-	y, m, d := date.Date()
-	switch u {
-	case Day:
-		d++
-	case Week:
-		d += 7 - (int(date.Weekday())+6)%7
-	default:
-		m, d = m+1, 1
-	}
-	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
-}
-
-// start returns the first moment whose local date is that of midnight, which is in UTC,
-// or a later one. It does not use time.Date, which may return either side of a midnight
+// start returns the first moment at which a zone's clock shows that reading, as if it were
+// UTC, or a later one. It does not use time.Date, which may return either side of a reading
 // that does not occur or occurs twice.
-func (c *Calendar) start(midnight time.Time) int64 {
-	reading := midnight.UnixMicro()
+func start(reading int64, zone *time.Location) int64 {
 	// Start before any zone has that date, and go from one offset to the next.
 	for at := reading - 26*hourUs; ; {
-		local := time.UnixMicro(at).In(c.zone)
+		local := time.UnixMicro(at).In(zone)
 		at = max(at, reading-offset(local))
 		end, ok := steadyUntil(local)
 		if !ok || at < end {
@@ -187,12 +203,12 @@ func (c *Calendar) start(midnight time.Time) int64 {
 	}
 }
 
-// hourEnd returns the next whole hour, or the next change of the offset if that is
+// hourEnd returns the next hour of the pattern, or the next change of the offset if that is
 // earlier.
 func (c *Calendar) hourEnd(at int64, local time.Time) int64 {
 	was := offset(local)
 	reading := at + was
-	whole := at + hourUs - mod(reading, hourUs)
+	whole := c.pattern.next(reading) - was
 	for {
 		end, ok := steadyUntil(local)
 		if !ok || end >= whole {

@@ -3,6 +3,7 @@
 package bound
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -17,6 +18,7 @@ type Plan struct {
 	Aligned      bool
 	Calendar     algorithm.Unit // empty: none
 	TimeZone     string
+	Anchor       string
 }
 
 // Slack is the accepted rounding error in units.
@@ -97,7 +99,7 @@ func allowed(p Plan, from, to time.Time) float64 {
 
 // Window returns the window of an Aligned plan, or of one with a Calendar, that at is in:
 // from start until before end. It is correct in zones whose clocks are set by whole hours
-// and where each day begins at midnight.
+// and where each begin is shown once.
 func Window(p Plan, at time.Time) (start, end time.Time) {
 	if p.Calendar == "" {
 		into := at.UnixMicro() % p.Period.Microseconds() // since 1970
@@ -108,20 +110,41 @@ func Window(p Plan, at time.Time) (start, end time.Time) {
 	if err != nil {
 		panic(err) // the plan is valid, so its zone was loaded before
 	}
-	local := at.In(zone)
+	local, anchor := at.In(zone), anchorOf(p)
 	year, month, day := local.Date()
-	date := func(month time.Month, day int) time.Time { return time.Date(year, month, day, 0, 0, 0, 0, zone) }
+	date := func(month time.Month, day int) time.Time {
+		return time.Date(year, month, day, anchor.Hour(), anchor.Minute(), 0, 0, zone)
+	}
+	begin := func(n int) time.Time { return date(month, day+n) }
 	switch p.Calendar {
 	case algorithm.Hour:
-		since := time.Duration(local.Minute())*time.Minute + time.Duration(local.Second())*time.Second + time.Duration(local.Nanosecond())
+		since := time.Duration((local.Minute()-anchor.Minute()+60)%60)*time.Minute + time.Duration(local.Second())*time.Second + time.Duration(local.Nanosecond())
 		return local.Add(-since), local.Add(time.Hour - since)
 	case algorithm.Day:
-		return date(month, day), date(month, day+1)
 	case algorithm.Week:
-		monday := day - (int(local.Weekday())+6)%7
-		return date(month, monday), date(month, monday+7)
+		day -= (int(local.Weekday()-anchor.Weekday()) + 7) % 7
+		begin = func(n int) time.Time { return date(month, day+7*n) }
+	default:
+		months := map[algorithm.Unit]time.Month{algorithm.Month: 1, algorithm.Quarter: 3, algorithm.Year: 12}[p.Calendar]
+		month -= (month - anchor.Month() + 12) % months
+		begin = func(n int) time.Time {
+			m := month + time.Month(n)*months
+			return date(m, min(anchor.Day(), time.Date(year, m+1, 0, 0, 0, 0, 0, zone).Day()))
+		}
 	}
-	return date(month, 1), date(month+1, 1)
+	if begin(0).After(at) {
+		return begin(-1), begin(0)
+	}
+	return begin(0), begin(1)
+}
+
+// anchorOf reads the anchor of a valid plan.
+func anchorOf(p Plan) time.Time {
+	at, err := time.Parse("2006-01-02T15:04", (cmp.Or(p.Anchor, "2024-01-01") + "T00:00")[:len("2006-01-02T15:04")])
+	if err != nil {
+		panic(err)
+	}
+	return at
 }
 
 // met returns the number of windows between from and to, with those that they are in.

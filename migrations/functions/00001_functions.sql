@@ -104,7 +104,7 @@ BEGIN
         -- A policy of the table pglimit_policy, with the override of a key.
         CREATE TYPE pglimit._policy AS (
             name text, algorithm text, limit_units float8, period_s float8, burst float8, tick_s float8, aligned bool, block_for_s float8, shadow bool,
-            calendar text, time_zone text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8,
+            calendar text, time_zone text, anchor text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8,
             -- the end of its block, infinity if that has none; whether it has overrides for several keys
             blocked_until timestamptz, ruled bool,
             lease float8, block_growth float8, block_max_s float8, max_keys bigint, rest_limit float8
@@ -423,29 +423,44 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- The end of a calendar's period that a moment is in: the first moment whose local date is
--- in a later one, or for hours the next local hour or change of the clock. A date that was
--- reached before the moment, and left again by a clock that was set back, has no start
--- after it.
+-- The end of a calendar's period that a moment is in: the first moment at which a local
+-- clock shows the next begin that follows from the anchor, or a later reading; for hours also
+-- a change of the clock. A begin that was shown before the moment, and again after the clock
+-- was set back, begins nothing after it. Months are added to the anchor, so that a short one
+-- does not move the next begins.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._period_end(calendar text, time_zone text, at_us bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION pglimit._period_end(calendar text, time_zone text, anchor text, at_us bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $pglimit$
 DECLARE
     zone text := pglimit._zone(time_zone);
+    origin timestamp := coalesce(nullif(anchor, ''::text), '2024-01-01'::text)::timestamp;
     at_s bigint := at_us / 1000000;
-    reading timestamp := to_timestamp(at_s::float8) AT TIME ZONE zone;
+    reading timestamp;
+    reading_s bigint := pglimit._local(at_s, zone);
+    step_s bigint := CASE calendar WHEN 'hour' THEN 3600 WHEN 'day' THEN 86400 WHEN 'week' THEN 604800 END;
+    step int := CASE calendar WHEN 'month' THEN 1 WHEN 'quarter' THEN 3 WHEN 'year' THEN 12 END; -- in months
+    months int; -- from the anchor's on
     first_s bigint; -- of the next period, by the local clock
     start_s bigint;
     end_s bigint;
     change_s bigint;
 BEGIN
-    IF calendar = 'hour' THEN
-        end_s := at_s + 3600 - (pglimit._local(at_s, zone) % 3600::bigint + 3600) % 3600::bigint;
-        RETURN 1000000 * coalesce(pglimit._changes(at_s, end_s - 1, zone), end_s);
-    END IF;
     LOOP
-        reading := date_trunc(calendar, reading) + CASE calendar WHEN 'day' THEN interval '1 day' WHEN 'week' THEN interval '7 days' ELSE interval '1 month' END;
-        first_s := date_part('epoch'::text, reading)::bigint;
+        IF step IS NULL THEN
+            first_s := reading_s + step_s - ((reading_s - date_part('epoch'::text, origin)::bigint) % step_s + step_s) % step_s;
+        ELSE
+            reading := to_timestamp(reading_s::float8) AT TIME ZONE 'Etc/UTC'::text;
+            months := 12 * (date_part('year'::text, reading) - date_part('year'::text, origin))::int + (date_part('month'::text, reading) - date_part('month'::text, origin))::int;
+            months := months - (months % step + step) % step;
+            IF origin + make_interval(months => months) <= reading THEN
+                months := months + step;
+            END IF;
+            first_s := date_part('epoch'::text, origin + make_interval(months => months))::bigint;
+        END IF;
+        IF calendar = 'hour' THEN
+            end_s := at_s + first_s - reading_s;
+            RETURN 1000000 * coalesce(pglimit._changes(at_s, end_s - 1, zone), end_s);
+        END IF;
         start_s := first_s - 93600; -- before any zone has that date
         LOOP
             end_s := GREATEST(start_s, first_s - (pglimit._local(start_s, zone) - start_s));
@@ -454,6 +469,7 @@ BEGIN
             start_s := change_s;
         END LOOP;
         EXIT WHEN end_s > at_s;
+        reading_s := first_s;
     END LOOP;
     RETURN 1000000 * end_s;
 END $pglimit$;
@@ -507,7 +523,7 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name text, key text,
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
     aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, shadow bool DEFAULT NULL, now timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, unlimited bool DEFAULT NULL, count_denials bool DEFAULT NULL,
+    ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, anchor text DEFAULT NULL, unlimited bool DEFAULT NULL, count_denials bool DEFAULT NULL,
     blocked_until timestamptz DEFAULT NULL, lease float8 DEFAULT NULL, floor float8 DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
@@ -645,9 +661,10 @@ BEGIN
         IF now_us IS NULL THEN
             now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
         END IF;
-        turn_us := pglimit._period_end(calendar, time_zone, now_us);
+        turn_us := pglimit._period_end(calendar, time_zone, anchor, now_us);
         period_us := turn_us - now_us;
-        lifetime_us := CASE calendar WHEN 'hour' THEN 3600000000 WHEN 'day' THEN 172800000000 WHEN 'week' THEN 691200000000 ELSE 2764800000000 END;
+        lifetime_us := CASE calendar WHEN 'hour' THEN 3600000000 WHEN 'day' THEN 172800000000 WHEN 'week' THEN 691200000000 WHEN 'month' THEN 2764800000000
+                            WHEN 'quarter' THEN 8035200000000 ELSE 31708800000000 END;
     ELSIF ends_at IS NULL THEN
         lifetime_us := LEAST(3155760000000000, CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * period_us);
     ELSE
@@ -789,7 +806,7 @@ DECLARE
                 WHEN o.factor IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.factor - round(p.burst * o.factor)) <= p.burst * o.factor * 1e-12::float8 THEN round(p.burst * o.factor) ELSE p.burst * o.factor END, 1e-9::float8), 9007199254740992::float8)
                 WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
                 ELSE p.burst END,
-            p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
+            p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
             p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit)::pglimit._policy
@@ -2977,16 +2994,16 @@ BEGIN
             pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease, floor => floor),
+            anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease, floor => floor)));
+            anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -3044,8 +3061,8 @@ BEGIN
         request := pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease, floor => floor);
+            anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
         requests[i] := request;
         bounds[i] := policy.max_keys;
         bounded := bounded OR policy.max_keys > 0;
@@ -3206,16 +3223,16 @@ BEGIN
             pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease),
+            time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease)));
+            time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -3242,8 +3259,8 @@ BEGIN
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease)));
+            anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.check IS 'Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -3287,7 +3304,8 @@ DECLARE
     request pglimit._request := pglimit._arguments('check', policy.algorithm, name, key, 0, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, lease => policy.lease);
+            anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            lease => policy.lease);
     answer pglimit.result;
     reserved float8 := 0;
     window_ends_at timestamptz;
@@ -3348,14 +3366,14 @@ BEGIN
             pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            count_denials => policy.count_denials, lease => policy.lease),
+            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            count_denials => policy.count_denials, lease => policy.lease)));
+            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.charge IS 'Records cost units under a policy that were spent whatever the limit says.';
@@ -3401,7 +3419,7 @@ BEGIN
         pglimit._arguments('refund', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            count_denials => policy.count_denials, lease => policy.lease)));
+            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';
@@ -3446,8 +3464,9 @@ DECLARE
     request pglimit._request := pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
+            time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
+            floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -3536,9 +3555,9 @@ DECLARE
     request pglimit._request := pglimit._arguments('reserve_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, ttl_s => ttl_s,
-            calendar => policy.calendar, time_zone => policy.time_zone, unlimited => policy.unlimited,
-            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
-            floor => floor);
+            calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease, floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -4296,7 +4315,7 @@ DECLARE
                 WHEN o.factor IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.factor - round(p.burst * o.factor)) <= p.burst * o.factor * 1e-12::float8 THEN round(p.burst * o.factor) ELSE p.burst * o.factor END, 1e-9::float8), 9007199254740992::float8)
                 WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
                 ELSE p.burst END,
-            p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
+            p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
             p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit)::pglimit._policy
@@ -4368,7 +4387,7 @@ BEGIN
         RETURN pglimit._answer(pglimit._run(pglimit._admit(
             pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
             lease => policy.lease, floor => floor),
             policy.max_keys, policy.rest_limit, policy.burst)));
@@ -4376,7 +4395,7 @@ BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
             lease => policy.lease, floor => floor)));
 END $pglimit$;
@@ -4394,16 +4413,16 @@ BEGIN
             pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease),
+            time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease)));
+            time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -4417,7 +4436,7 @@ BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
             lease => policy.lease)));
 END $pglimit$;
@@ -4434,14 +4453,14 @@ BEGIN
         RETURN pglimit._answer(pglimit._run(pglimit._admit(
             pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             count_denials => policy.count_denials, lease => policy.lease),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             count_denials => policy.count_denials, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
@@ -4455,8 +4474,8 @@ DECLARE
     request pglimit._request := pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease, floor => floor);
+            anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -4499,8 +4518,9 @@ DECLARE
     request pglimit._request := pglimit._arguments('reserve_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
+            time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
+            floor => floor);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass

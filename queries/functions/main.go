@@ -106,7 +106,7 @@ var (
 	which    = []parameter{{"algorithm", "text", ""}}
 
 	// kept are the arguments of _arguments that a policy has in the database.
-	kept = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials", "blocked_until", "lease"}
+	kept = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "anchor", "unlimited", "count_denials", "blocked_until", "lease"}
 )
 
 // KnownForUs is for how long a source is known after a success.
@@ -265,7 +265,7 @@ func (f function) Arguments() string {
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}, {Name: "lease"}, floor[0]}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "anchor"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}, {Name: "lease"}, floor[0]}) {
 		switch {
 		case f.Verb() == "usage" && p.Name == "cost":
 			all = append(all, "0")

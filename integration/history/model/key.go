@@ -32,7 +32,8 @@ func rulesOf(p limiter.Policy) *Rules {
 	case r.family() == algorithm.Buckets:
 		r.Leak = p.Limit * float64(r.Tick) / float64(r.Period)
 	case p.Calendar != "":
-		r.Calendar, _ = algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
+		anchor, _ := algorithm.AnchorOf(p.Anchor)
+		r.Calendar, _ = algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone, anchor)
 	}
 	return r
 }

@@ -286,6 +286,7 @@ func (g *drawing) move(p *limiter.Policy) int64 {
 		return g.Int64N(1 + length/40)
 	}
 	if half := (30 * time.Minute).Microseconds(); len(g.Zones) > 0 { // to and over edges of half and whole hours
+		length = min(length, 31*24*time.Hour.Microseconds())
 		switch g.IntN(3) {
 		case 0:
 			return half - g.at%half - g.Int64N(2)

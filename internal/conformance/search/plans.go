@@ -91,9 +91,9 @@ func (g *drawing) drawAttempts(name string, p limiter.Policy) {
 // calendar draws the i-th plan's: those after the first may have none.
 func (g *drawing) calendar(p *limiter.Policy, i int) {
 	p.Period, p.Aligned, p.Calendar = 0, false, limiter.Calendars()[g.IntN(len(limiter.Calendars()))]
-	p.TimeZone = g.Zones[g.IntN(len(g.Zones))]
+	p.TimeZone, p.Anchor = g.Zones[g.IntN(len(g.Zones))], []string{"", "2024-01-31", "2023-11-30T02:30", "2024-02-29T00:15"}[(1+len(g.Policies))%4]
 	if i > 0 && g.IntN(2) == 0 {
-		p.Calendar, p.TimeZone, p.Period = "", "", 100*time.Minute
+		p.Calendar, p.TimeZone, p.Anchor, p.Period = "", "", "", 100*time.Minute
 		if p.Aligned = g.IntN(2) == 0; p.Aligned {
 			p.Period = time.Hour
 		}
@@ -140,7 +140,7 @@ func (g *drawing) override(p *limiter.Policy) *policies.Override {
 
 // period returns the length of a policy's windows in microseconds, roughly for a calendar.
 func period(p *limiter.Policy) int64 {
-	days := map[limiter.Calendar]int64{limiter.Day: 1, limiter.Week: 7, limiter.Month: 31}
+	days := map[limiter.Calendar]int64{limiter.Day: 1, limiter.Week: 7, limiter.Month: 31, limiter.Quarter: 92, limiter.Year: 366}
 	switch p.Calendar {
 	case "":
 		return p.Period.Microseconds()

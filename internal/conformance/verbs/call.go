@@ -102,6 +102,6 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 func Plan(p *limiter.Policy) bound.Plan {
 	return bound.Plan{
 		Algorithm: algorithm.Name(p.Algorithm), Limit: p.Limit, Burst: p.Burst, Period: p.Period, Tick: p.Tick,
-		Aligned: p.Aligned, Calendar: algorithm.Unit(p.Calendar), TimeZone: p.TimeZone,
+		Aligned: p.Aligned, Calendar: algorithm.Unit(p.Calendar), TimeZone: p.TimeZone, Anchor: p.Anchor,
 	}
 }

@@ -171,6 +171,7 @@ func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
 	flags := cmd.Flags()
 	flags.Var(&limit, "limit", "`units` allowed per period, or a multiple of the policy's, such as 10x")
 	cli.UnitsVar(flags, &burst, "burst", 0, "`units` allowed at once; 0: same as the limit; default: in proportion to the limit")
+	flags.StringVar(&set.Anchor, "anchor", "", "`moment` at which a period of the policy's calendar begins: 2024-01-31 or 2024-01-31T09:30")
 	flags.BoolVar(&unlimited, "unlimited", false, "let all requests pass")
 	flags.BoolVar(&shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny although the policy is a shadow")
 	flags.StringVar(&until, "until", "", "the last `day`: 2027-01-31, friday, or 30d; or a time such as 2027-01-31T18:00:00Z; default: none")
@@ -297,6 +298,9 @@ func overrideText(o policies.Override) string {
 	}
 	if o.Burst != nil {
 		parts = append(parts, "burst "+cli.Units(*o.Burst))
+	}
+	if o.Anchor != "" {
+		parts = append(parts, "anchor "+o.Anchor)
 	}
 	if o.Unlimited {
 		parts = append(parts, "unlimited")

@@ -119,7 +119,11 @@ func listText(live *policies.Policies, all effectivePolicies, width int) string 
 // perText returns a policy's period, or its calendar.
 func perText(p limiter.Policy) string {
 	if p.Calendar != "" {
-		return strings.TrimSpace(string(p.Calendar) + " " + p.TimeZone)
+		text := strings.TrimSpace(string(p.Calendar) + " " + p.TimeZone)
+		if p.Anchor != "" {
+			text += " from " + p.Anchor
+		}
+		return text
 	}
 	return duration.Format(p.Period)
 }

@@ -49,6 +49,7 @@ type Override struct {
 	Limit     *float64   `json:"limit"`
 	Factor    *float64   `json:"factor"`
 	Burst     *float64   `json:"burst"`
+	Anchor    string     `json:"anchor"` // empty: the policy's
 	Shadow    *bool      `json:"shadow"`
 	Until     *time.Time `json:"until"` // nil: no end
 	Note      string     `json:"note"`
@@ -57,7 +58,7 @@ type Override struct {
 
 // Stored returns o as package policies has it.
 func (o Override) Stored() policies.Override {
-	all := policies.Override{Policy: o.Policy, Key: o.Key, Match: policies.Match(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow, Unlimited: o.Unlimited, Blocked: o.Blocked, Note: o.Note, ChangedBy: o.ChangedBy}
+	all := policies.Override{Policy: o.Policy, Key: o.Key, Match: policies.Match(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Anchor: o.Anchor, Shadow: o.Shadow, Unlimited: o.Unlimited, Blocked: o.Blocked, Note: o.Note, ChangedBy: o.ChangedBy}
 	if o.Until != nil {
 		all.Until = *o.Until
 	}

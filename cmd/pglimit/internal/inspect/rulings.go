@@ -8,7 +8,7 @@ import (
 )
 
 // overrideColumns are the fields of an Override, as columns of o.
-const overrideColumns = `o.policy, o.key, o.match, o.unlimited, o.blocked, o.limit_units, o.factor, o.burst, o.shadow, o.until, o.note, o.changed_by`
+const overrideColumns = `o.policy, o.key, o.match, o.unlimited, o.blocked, o.limit_units, o.factor, o.burst, o.anchor, o.shadow, o.until, o.note, o.changed_by`
 
 // rulings are the overrides with a match, for the keys of a question at a time.
 type rulings struct {

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/strictyaml"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -188,21 +189,24 @@ func (r *reader) override(n *yaml.Node, where string, o *policies.Override) bool
 	return len(r.Faults) == before
 }
 
-// Check returns an error if an override changes nothing or too much. Numbers are checked
+// Check returns an error if an override changes nothing or too much, or has a bad anchor. Numbers are checked
 // when it is written, with those of the policy.
 func Check(o policies.Override) error {
-	changes := o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil
+	changes := o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Anchor != "" || o.Shadow != nil
+	_, anchor := algorithm.AnchorOf(o.Anchor)
 	switch {
 	case o.Unlimited && changes:
-		return errors.New("is unlimited and has a limit, factor, burst or shadow: choose one")
+		return errors.New("is unlimited and has a limit, factor, burst, anchor or shadow: choose one")
 	case o.Blocked && (changes || o.Unlimited):
 		return errors.New("is blocked and has another change: choose one")
 	case o.Match != "" && changes:
-		return errors.New("has a match and a limit, factor, burst or shadow: with a match it is unlimited or blocked")
+		return errors.New("has a match and a limit, factor, burst, anchor or shadow: with a match it is unlimited or blocked")
 	case o.Limit != nil && o.Factor != nil:
 		return errors.New("has a limit and a factor: choose one")
+	case anchor != nil:
+		return fmt.Errorf("has the anchor %.80q: %w", o.Anchor, anchor)
 	case !o.Unlimited && !o.Blocked && !changes:
-		return errors.New("changes nothing: give a limit, factor, burst, shadow, unlimited or blocked")
+		return errors.New("changes nothing: give a limit, factor, burst, anchor, shadow, unlimited or blocked")
 	}
 	return nil
 }

@@ -84,6 +84,7 @@ func (f *Flags) registerNumbers(cmd *cobra.Command) {
 	}
 	flags.StringVar((*string)(&f.policy.Calendar), "calendar", "", "use windows of the calendar instead of --period: "+strings.Join(calendars, ", ")+f.implies(limiter.FixedWindow))
 	flags.StringVar(&f.policy.TimeZone, "time-zone", "", "`zone` of the calendar, such as Europe/Vienna; default: UTC")
+	flags.StringVar(&f.policy.Anchor, "anchor", "", "`moment` at which a period of the calendar begins: 2024-01-31 or 2024-01-31T09:30; default: 2024-01-01, a Monday")
 	complete(cmd, "calendar", calendars...)
 	cli.DurationVar(flags, &f.policy.BlockFor, "block-for", 0, "block a key for this long after a denial")
 }
@@ -353,9 +354,9 @@ func (s *Stored) overwrite(p *policies.Stored, from policies.Stored) {
 			p.Period = from.Period
 		}
 		if p.Calendar == "" {
-			p.TimeZone = from.TimeZone
+			p.TimeZone, p.Anchor = from.TimeZone, from.Anchor
 		}
 	case s.flags.Changed("period"):
-		p.Calendar, p.TimeZone = "", from.TimeZone
+		p.Calendar, p.TimeZone, p.Anchor = "", from.TimeZone, from.Anchor
 	}
 }

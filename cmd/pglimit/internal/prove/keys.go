@@ -94,9 +94,11 @@ func plansOf(k Kind, cold limiter.Policy, part time.Duration) (all [][]limiter.P
 		return [][]limiter.Policy{{few}}
 	case Calendars:
 		zones := []string{"Asia/Kathmandu", "Europe/Vienna", "America/New_York", "UTC"}
+		anchors := []string{"", "2024-02-29T09:30"} // another one for each second calendar
 		for i, c := range limiter.Calendars() {
 			p := cold
-			p.Period, p.Calendar, p.TimeZone = 0, c, zones[i]
+			p.Period, p.Calendar, p.TimeZone = 0, c, zones[i%len(zones)]
+			p.Anchor = anchors[i%len(anchors)]
 			all = append(all, []limiter.Policy{p})
 		}
 		return all

@@ -178,7 +178,7 @@ func window(domain string, keys []string, unit pb.RateLimitResponse_RateLimit_Un
 func counter(p limiter.Policy) limiter.Policy {
 	return limiter.Policy{
 		Name: p.Name, Algorithm: p.Algorithm, Limit: mostHits, Period: p.Period, Aligned: p.Aligned,
-		Calendar: p.Calendar, TimeZone: p.TimeZone, Durability: p.Durability, OnError: limiter.FailClosed,
+		Calendar: p.Calendar, TimeZone: p.TimeZone, Anchor: p.Anchor, Durability: p.Durability, OnError: limiter.FailClosed,
 	}
 }
 

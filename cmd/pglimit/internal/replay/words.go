@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -24,10 +25,11 @@ func (c CandidateReport) Words() string {
 	switch {
 	case p.Calendar == "":
 		text += duration.Format(p.Period)
-	case p.TimeZone == "":
-		text += fmt.Sprintf("%s (UTC)", p.Calendar)
 	default:
-		text += fmt.Sprintf("%s (%s)", p.Calendar, p.TimeZone)
+		text += fmt.Sprintf("%s (%s)", p.Calendar, cmp.Or(p.TimeZone, "UTC"))
+	}
+	if p.Anchor != "" {
+		text += " from " + p.Anchor
 	}
 	for _, more := range []struct {
 		is   bool

@@ -47,7 +47,7 @@ func (s *Source) Current(ctx context.Context, e dashboard.Edit) (dashboard.Curre
 
 // asRow is the reverse of inspect.Override.Limiter.
 func asRow(o policies.Override) *inspect.Override {
-	row := &inspect.Override{Policy: o.Policy, Key: o.Key, Match: string(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Unlimited: o.Unlimited, Blocked: o.Blocked, Shadow: o.Shadow, Note: o.Note, ChangedBy: "ops"}
+	row := &inspect.Override{Policy: o.Policy, Key: o.Key, Match: string(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Anchor: o.Anchor, Unlimited: o.Unlimited, Blocked: o.Blocked, Shadow: o.Shadow, Note: o.Note, ChangedBy: "ops"}
 	if !o.Until.IsZero() {
 		row.Until = &o.Until
 	}

@@ -10,8 +10,9 @@ const policyFields = [
   ["algorithm", "Algorithm", [...algorithms, "attempts"].map((a) => [a, algorithm(a)])],
   ["limit", "Limit, in units", "number"],
   ["period", "Per period, such as 1m"],
-  ["calendar", "Or per calendar", [["", "–"], ["hour", "hour"], ["day", "day"], ["week", "week"], ["month", "month"]]],
+  ["calendar", "Or per calendar", [["", "–"], ["hour", "hour"], ["day", "day"], ["week", "week"], ["month", "month"], ["quarter", "quarter"], ["year", "year"]]],
   ["time_zone", "Its time zone, such as UTC"],
+  ["anchor", "Where a period of it begins, such as 2024-01-31"],
   ["burst", "Burst, in units (empty: the limit)", "number"],
   ["tick", "Leak in steps of, such as 1s"],
   ["block_for", "Block after a denial for"],
@@ -110,8 +111,8 @@ export function editOverride(o, stored) {
     text: o.policy ? `It replaces an earlier one of the key under ${o.policy}.` : "It replaces an earlier one of the key under the policy.",
     fields: [
       !o.policy && field("Policy", control("policy")), !named && field("Key", control("key")),
-      ...rows([["limit", "Limit, in units, or such as 10x"], ["burst", "Burst, in units", "number"], ["state", "Requests are", states], ["until", "Until (empty: no end)", "time"], ["note", "Note: why", "note"]],
-        { limit: o.limit ?? (o.factor ? `${o.factor}x` : ""), burst: o.burst, state, until, note: o.note }),
+      ...rows([["limit", "Limit, in units, or such as 10x"], ["burst", "Burst, in units", "number"], ["anchor", "Where a period begins, such as 2024-01-31"], ["state", "Requests are", states], ["until", "Until (empty: no end)", "time"], ["note", "Note: why", "note"]],
+        { limit: o.limit ?? (o.factor ? `${o.factor}x` : ""), burst: o.burst, anchor: o.anchor, state, until, note: o.note }),
     ].filter(Boolean),
   }, (form) => {
     const text = (name) => (form.get(name) ?? "").trim().toWellFormed();
@@ -121,7 +122,7 @@ export function editOverride(o, stored) {
       stored: Boolean(named && stored),
       override: {
         policy: o.policy ?? text("policy"), key: o.key ?? form.get("key").toWellFormed(), note: text("note") || undefined,
-        limit: factor ? undefined : entered(text("limit")), factor: factor && entered(factor), burst: entered(text("burst")),
+        limit: factor ? undefined : entered(text("limit")), factor: factor && entered(factor), burst: entered(text("burst")), anchor: text("anchor") || undefined,
         unlimited: chosen === "unlimited" || undefined, blocked: chosen === "blocked" || undefined, shadow: chosen === "shadow" ? true : chosen === "enforced" ? false : undefined,
         until: text("until") === until ? o.until || undefined : text("until") ? new Date(text("until")).toISOString() : undefined,
       },

@@ -69,7 +69,7 @@ export const duration = (text = "") => text.replace(/(?<=[mh])0[sm](0s)?$/, "");
 
 /** Returns a policy's limit in words, such as "600 per 1m, burst 100". */
 export function limit(p) {
-  const per = p.calendar ? `calendar ${p.calendar}${p.time_zone ? `, ${p.time_zone}` : ""}` : duration(p.period);
+  const per = p.calendar ? `calendar ${p.calendar}${p.time_zone ? `, ${p.time_zone}` : ""}${p.anchor ? `, from ${p.anchor}` : ""}` : duration(p.period);
   return `${number(p.limit)} per ${per}${p.burst ? `, burst ${number(p.burst)}` : ""}`;
 }
 

@@ -16,7 +16,7 @@ const about = {
 export const title = (algorithm) => about[algorithm]?.[0] ?? algorithm;
 
 const buckets = ["leaky_bucket", "leaky_bucket_queue", "token_bucket", "gcra"];
-const calendars = ["", "hour", "day", "week", "month"];
+const calendars = ["", "hour", "day", "week", "month", "quarter", "year"];
 
 // The controls: name, label, kind, and the algorithms that have it.
 const controls = [
@@ -27,6 +27,7 @@ const controls = [
   ["aligned", "Aligned", "checkbox", "align windows to the clock, not to the first request", ["fixed_window"]],
   ["calendar", "Calendar", calendars, "windows of the calendar instead of a period", ["fixed_window"]],
   ["time_zone", "Time zone", "text", "of the calendar, such as Europe/Vienna; empty: UTC", ["fixed_window"]],
+  ["anchor", "Anchor", "text", "where a period of the calendar begins, such as 2024-01-31 or 2024-01-31T09:30", ["fixed_window"]],
   ["block_for", "Block for", "text", "block a key for this long after a denial, such as 5s; empty: no block"],
   ["cost", "Cost", "number", "units per request"],
 ];
@@ -106,10 +107,10 @@ export class Card {
 
   // A calendar replaces the period.
   #follow() {
-    const { calendar, period, time_zone: zone } = this.#inputs;
+    const { calendar, period, time_zone: zone, anchor } = this.#inputs;
     if (!calendar) return;
     period.disabled = calendar.value !== "";
-    zone.disabled = calendar.value === "";
+    zone.disabled = anchor.disabled = calendar.value === "";
   }
 
   /** Sets the controls to values, or to their defaults if values lacks them. */
