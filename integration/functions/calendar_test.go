@@ -2,6 +2,9 @@ package functions
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -26,6 +29,19 @@ var zonesToTry = []string{
 	"CET", "MET", "EET", "WET", "EST", "MST", "HST", "GMT", "UTC", "Zulu", "Etc/GMT+5", "PST8PDT", "NZ-CHAT", "W-SU",
 }
 
+// anchorsToTry are the default, and one at a time that clocks are set to leave out.
+var anchorsToTry = []string{"", "2023-11-30T02:15"}
+
+func calendarOf(t *testing.T, unit algorithm.Unit, zone, anchor string) *algorithm.Calendar {
+	t.Helper()
+	a, err := algorithm.AnchorOf(anchor)
+	c, err2 := algorithm.CalendarOf(unit, zone, a)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // moments lists the moments of a zone to try, in microseconds: about the changes of its
 // clock, around ends of years, and at its periods' ends. Many zones change by one rule for
 // decades: by default the first years of a rule are tried, and those after 2037, for which
@@ -45,12 +61,10 @@ func moments(t *testing.T, name string, from, to int) (all []int64, changes []in
 			all = append(all, us+by)
 		}
 		for _, u := range unit {
-			c, err := algorithm.CalendarOf(u, name)
-			if err != nil {
-				t.Fatal(err)
+			for _, anchor := range anchorsToTry {
+				_, turn, until := calendarOf(t, u, name, anchor).Near(us)
+				all = append(all, turn-1, turn, until-1, until)
 			}
-			_, turn, until := c.Near(us)
-			all = append(all, turn-1, turn, until-1, until)
 		}
 	}
 	type change struct {
@@ -73,7 +87,7 @@ func moments(t *testing.T, name string, from, to int) (all []int64, changes []in
 		_, c.before = end.Add(-time.Second).Zone()
 		_, c.after = end.Zone()
 		if seen[c]++; seen[c] <= testworld.Size(3, 1000) || end.Year() > 2037 {
-			add(end, algorithm.Hour, algorithm.Day, algorithm.Week, algorithm.Month)
+			add(end, algorithm.Units...)
 		}
 	}
 	for year := from; year < to; year += testworld.Size(7, 3) {
@@ -84,10 +98,10 @@ func moments(t *testing.T, name string, from, to int) (all []int64, changes []in
 }
 
 // periodEnds returns where the periods of moments end in SQL.
-func periodEnds(t *testing.T, pool *pgxpool.Pool, unit algorithm.Unit, name string, at []int64) (ends []int64) {
+func periodEnds(t *testing.T, pool *pgxpool.Pool, unit algorithm.Unit, name, anchor string, at []int64) (ends []int64) {
 	t.Helper()
-	if err := pool.QueryRow(context.Background(), `SELECT array_agg(pglimit._period_end($1, $2, u.at) ORDER BY u.n) FROM unnest($3::bigint[]) WITH ORDINALITY AS u (at, n)`,
-		string(unit), name, at).Scan(&ends); err != nil {
+	if err := pool.QueryRow(context.Background(), `SELECT array_agg(pglimit._period_end($1, $2, $3, u.at) ORDER BY u.n) FROM unnest($4::bigint[]) WITH ORDINALITY AS u (at, n)`,
+		string(unit), name, anchor, at).Scan(&ends); err != nil {
 		t.Fatalf("%s of %q: %v", unit, name, err)
 	}
 	return ends
@@ -127,12 +141,10 @@ func comparePeriods(t *testing.T, pool *pgxpool.Pool, name string, from, to int)
 		return 0
 	}
 	at = slices.DeleteFunc(at, func(us int64) bool { return us < 0 }) // before the clocks of decisions
-	for _, unit := range []algorithm.Unit{algorithm.Hour, algorithm.Day, algorithm.Week, algorithm.Month} {
-		c, err := algorithm.CalendarOf(unit, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, got := range periodEnds(t, pool, unit, name, at) {
+	for i := range len(anchorsToTry) * len(algorithm.Units) {
+		unit, anchor := algorithm.Units[i/len(anchorsToTry)], anchorsToTry[i%len(anchorsToTry)]
+		c := calendarOf(t, unit, name, anchor)
+		for i, got := range periodEnds(t, pool, unit, name, anchor, at) {
 			_, turn, until := c.Near(at[i])
 			want := turn
 			if at[i] >= turn {
@@ -140,7 +152,7 @@ func comparePeriods(t *testing.T, pool *pgxpool.Pool, name string, from, to int)
 			}
 			compared++
 			if got != want {
-				t.Errorf("%s of %q: the period of %v ends at %v, in Go at %v", unit, name, time.UnixMicro(at[i]).UTC(), time.UnixMicro(got).UTC(), time.UnixMicro(want).UTC())
+				t.Errorf("%s of %q from %q: the period of %v ends at %v, in Go at %v", unit, name, anchor, time.UnixMicro(at[i]).UTC(), time.UnixMicro(got).UTC(), time.UnixMicro(want).UTC())
 			}
 		}
 	}
@@ -184,6 +196,39 @@ func TestFunctionsEndPeriodsAsGo(t *testing.T) {
 	}
 }
 
+// TestFunctionsEndPeriods: periods from an anchor end in SQL where testdata/periods.json says.
+func TestFunctionsEndPeriods(t *testing.T) {
+	t.Parallel()
+	pool := testworld.FunctionsPool(t)
+	var all []struct {
+		About, Calendar, From, Anchor string
+		TimeZone                      string `json:"time_zone"`
+		Ends                          []string
+	}
+	data, err := os.ReadFile("../testdata/repository/testdata/periods.json")
+	if err := errors.Join(err, json.Unmarshal(data, &all)); err != nil || len(all) < 40 {
+		t.Fatal(len(all), err)
+	}
+	for _, c := range all {
+		var at, want []int64
+		begin := c.From
+		for _, end := range c.Ends {
+			from, err := time.Parse("2006-01-02 15:04:05Z07:00", begin)
+			to, err2 := time.Parse("2006-01-02 15:04:05Z07:00", end)
+			if err := errors.Join(err, err2); err != nil {
+				t.Fatal(err)
+			}
+			at, want = append(at, from.UnixMicro(), to.UnixMicro()-1), append(want, to.UnixMicro(), to.UnixMicro())
+			begin = end
+		}
+		for i, got := range periodEnds(t, pool, algorithm.Unit(c.Calendar), c.TimeZone, c.Anchor, at) {
+			if got != want[i] {
+				t.Errorf("%s by %s: the period of %v ends at %v, want %v", c.About, c.Calendar, time.UnixMicro(at[i]).UTC(), time.UnixMicro(got).UTC(), time.UnixMicro(want[i]).UTC())
+			}
+		}
+	}
+}
+
 // TestFunctionsZones: a zone that Go refuses is refused, though PostgreSQL reads it as an
 // abbreviation, a rule or another spelling.
 func TestFunctionsZones(t *testing.T) {
@@ -194,7 +239,7 @@ func TestFunctionsZones(t *testing.T) {
 		if _, err := zone.Load(name); err == nil {
 			t.Errorf("Go accepts %q", name)
 		}
-		_, err := pool.Exec(t.Context(), `SELECT pglimit._period_end('day', $1, 0)`, name)
+		_, err := pool.Exec(t.Context(), `SELECT pglimit._period_end('day', $1, '', 0)`, name)
 		if code := sqlState(err); code != "22023" {
 			t.Errorf("%q: %v", name, err)
 		}

@@ -1,6 +1,11 @@
 package algorithm
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -11,10 +16,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-func mustCalendar(t testing.TB, unit Unit, zone string) *Calendar {
+func mustCalendar(t testing.TB, unit Unit, zone, anchor string) *Calendar {
 	t.Helper()
-	c, err := CalendarOf(unit, zone)
-	if err != nil {
+	a, err := AnchorOf(anchor)
+	c, err2 := CalendarOf(unit, zone, a)
+	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -89,7 +95,7 @@ func TestCalendarBounds(t *testing.T) {
 		{"Chatham: the last day of a leap year", Day, "Pacific/Chatham", "2096-12-31 12:00:00Z", []string{"2097-01-01 10:15:00Z", "2097-01-02 10:15:00Z"}},
 		{"Vienna: the month after a leap year", Month, "Europe/Vienna", "2096-12-31 12:00:00Z", []string{"2096-12-31 23:00:00Z"}},
 	} {
-		calendar := mustCalendar(t, c.unit, c.zone)
+		calendar := mustCalendar(t, c.unit, c.zone, "")
 		at := mustTime(t, c.from).UnixMicro()
 		for _, want := range c.ends {
 			w := mustTime(t, want).UnixMicro()
@@ -118,7 +124,11 @@ func TestCalendarsPartitionTime(t *testing.T) {
 	t.Parallel()
 	first, last := mustTime(t, "1973-01-01 00:00:00Z").UnixMicro(), mustTime(t, "2120-01-01 00:00:00Z").UnixMicro()
 	rapid.Check(t, func(rt *rapid.T) {
-		c := mustCalendar(t, rapid.SampledFrom([]Unit{Hour, Day, Week, Month}).Draw(rt, "calendar"), rapid.SampledFrom(zonesToTry).Draw(rt, "zone"))
+		anchor := ""
+		if rapid.Bool().Draw(rt, "anchored") {
+			anchor = time.Unix(60*rapid.Int64Range(-40e6, 100e6).Draw(rt, "anchor"), 0).UTC().Format("2006-01-02T15:04") // 1893 to 2160
+		}
+		c := mustCalendar(t, rapid.SampledFrom(Units).Draw(rt, "calendar"), rapid.SampledFrom(zonesToTry).Draw(rt, "zone"), anchor)
 		at := rapid.Int64Range(first, last).Draw(rt, "at")
 		if _, change := time.UnixMicro(at).In(c.zone).ZoneBounds(); !change.IsZero() && rapid.Bool().Draw(rt, "about a change") {
 			at = change.UnixMicro() + rapid.Int64Range(-c.unit.Longest(), c.unit.Longest()).Draw(rt, "by")
@@ -139,7 +149,7 @@ func TestCalendarsPartitionTime(t *testing.T) {
 					rt.Errorf("%s is in a period to %s, and to %s", show(moment), show(got), show(end))
 				}
 			}
-			if got := walk(c, end); got != end {
+			if got := walk(c, anchor, end); got != end {
 				rt.Errorf("a period ends at %s, a walk finds %s", show(end), show(got))
 			}
 		}
@@ -152,8 +162,9 @@ func TestCalendarsPartitionTime(t *testing.T) {
 
 // walk finds a period's end using only local clock readings: it goes on in steps of a
 // minute up to the end and a little further, and returns the last end it met.
-func walk(c *Calendar, end int64) (found int64) {
+func walk(c *Calendar, anchor string, end int64) (found int64) {
 	const minute = hourUs / 60
+	origin, _ := time.Parse("2006-01-02T15:04", cmp.Or(anchor, "2024-01-01T00:00"))
 	back := 3 * dayUs
 	if c.unit == Hour {
 		back = hourUs
@@ -168,11 +179,11 @@ func walk(c *Calendar, end int64) (found int64) {
 		case latest.IsZero():
 			latest = reading
 		case c.unit == Hour:
-			if ahead != before || reading.Minute() == 0 {
+			if ahead != before || reading.Minute() == origin.Minute() {
 				found = at
 			}
 		case reading.After(latest):
-			if period(c.unit, reading) != period(c.unit, latest) {
+			if period(c.unit, origin, reading) != period(c.unit, origin, latest) {
 				found = at
 			}
 			latest = reading
@@ -182,24 +193,87 @@ func walk(c *Calendar, end int64) (found int64) {
 	return found
 }
 
-// period names a reading's period.
-func period(unit Unit, reading time.Time) [2]int {
-	switch unit {
-	case Week:
-		y, w := reading.ISOWeek() // which begin on Monday
-		return [2]int{y, w}
-	case Month:
-		return [2]int{reading.Year(), int(reading.Month())}
+// period returns how many periods after that of an anchor a reading's is.
+func period(unit Unit, anchor, reading time.Time) (n int) {
+	if days := map[Unit]int{Day: 1, Week: 7}[unit]; days > 0 {
+		return int(math.Floor(reading.Sub(anchor).Hours() / 24 / float64(days)))
 	}
-	return [2]int{reading.Year(), reading.YearDay()}
+	months := map[Unit]int{Month: 1, Quarter: 3, Year: 12}[unit]
+	begin := func(n int) time.Time { // AddDate goes on in the next month where a day is missing
+		first := time.Date(anchor.Year(), anchor.Month(), 1, anchor.Hour(), anchor.Minute(), 0, 0, time.UTC).AddDate(0, n*months, 0)
+		for day := anchor.Day() - 1; ; day-- {
+			if at := first.AddDate(0, 0, day); at.Month() == first.Month() {
+				return at
+			}
+		}
+	}
+	n = int(reading.Sub(anchor).Hours() / 24 / 30.44 / float64(months))
+	for begin(n).After(reading) {
+		n--
+	}
+	for !begin(n + 1).After(reading) {
+		n++
+	}
+	return n
+}
+
+// TestPeriods: periods from an anchor end where testdata/periods.json says, and all moments of
+// one end there. TestFunctionsEndPeriods holds SQL to the same.
+func TestPeriods(t *testing.T) {
+	t.Parallel()
+	var all []struct {
+		About, Calendar, From, Anchor string
+		TimeZone                      string `json:"time_zone"`
+		Ends                          []string
+	}
+	data, err := os.ReadFile("../../testdata/periods.json")
+	if err := errors.Join(err, json.Unmarshal(data, &all)); err != nil || len(all) < 40 {
+		t.Fatal(len(all), err)
+	}
+	for _, c := range all {
+		calendar := mustCalendar(t, Unit(c.Calendar), c.TimeZone, c.Anchor)
+		at := mustTime(t, c.From).UnixMicro()
+		for _, want := range c.Ends {
+			w := mustTime(t, want).UnixMicro()
+			for _, moment := range []int64{at, at + (w-at)/2, w - 1} {
+				if end, found := calendar.endOf(moment), calendar.end(moment); end != w || found != w {
+					t.Errorf("%s by %s, %s: ends at %s and %s, want %s", c.About, c.Calendar, time.UnixMicro(moment).In(calendar.zone), time.UnixMicro(end).In(calendar.zone), time.UnixMicro(found).In(calendar.zone), want)
+				}
+			}
+			at = w
+		}
+	}
+}
+
+// TestAnchors: an anchor that is no date is refused, and those of one pattern are one calendar.
+func TestAnchors(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"31", "2024-02-30", "2023-02-29", "2024-13-01", "2024-1-31", "2024-01-31T9:30", "2024-01-31T24:00", "2024-01-31T09:30:00", "2024-01-31T09:30Z", "2024-01-31 09:30", " 2024-01-31", "0999-01-31", "sunday"} {
+		if _, err := AnchorOf(text); err == nil || !strings.Contains(err.Error(), "2024-01-31T09:30") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, c := range []struct {
+		unit Unit
+		a, b string
+		same bool
+	}{
+		{Month, "2024-01-31", "2023-12-31T00:00", true}, {Month, "2024-01-31", "2024-01-30", false}, {Month, "", "2020-05-01", true},
+		{Quarter, "2024-01-31", "2023-10-31", true}, {Quarter, "2024-01-31", "2024-02-29", false}, {Year, "2024-01-31", "2023-01-31", true}, {Year, "", "2024-02-01", false},
+		{Week, "", "2024-02-05", true}, {Week, "2024-02-04", "2024-02-05", false}, {Day, "2024-02-04T09:30", "1999-01-01T09:30", true}, {Hour, "2024-02-04T09:30", "1999-01-01T10:30", true},
+	} {
+		if same := mustCalendar(t, c.unit, "Europe/Vienna", c.a) == mustCalendar(t, c.unit, "Europe/Vienna", c.b); same != c.same {
+			t.Errorf("%s from %q and %q: one calendar is %v", c.unit, c.a, c.b, same)
+		}
+	}
 }
 
 // TestCalendarIsShared: equal calendars are one value, so that rules can be compared.
 // Concurrent use returns the same ends as use by one goroutine.
 func TestCalendarIsShared(t *testing.T) {
 	t.Parallel()
-	c := mustCalendar(t, Day, "America/Havana")
-	if c != mustCalendar(t, Day, "America/Havana") || c == mustCalendar(t, Day, "Europe/Vienna") {
+	c := mustCalendar(t, Day, "America/Havana", "")
+	if c != mustCalendar(t, Day, "America/Havana", "") || c == mustCalendar(t, Day, "Europe/Vienna", "") {
 		t.Error("equal calendars differ, or different ones do not")
 	}
 	start := mustTime(t, "2024-11-01 00:00:00Z").UnixMicro()
@@ -221,13 +295,13 @@ func TestCalendarIsShared(t *testing.T) {
 // recently used zone makes room.
 func TestCalendarCacheIsBounded(t *testing.T) {
 	t.Parallel()
-	c := newCalendarCache(2)
+	c := newCalendarCache(2, 7)
 	for i := range 8000 {
 		for _, spelling := range []string{
 			"Europe" + strings.Repeat("/", 1+i%100) + "Paris", strings.Repeat("./", i%2000) + "Europe/Paris",
 			"posix/Europe/Paris", "right/Europe/Paris", "europe/PARIS", "localtime", "posixrules", "Factory",
 		} {
-			if got, err := c.of(Day, spelling); (err == nil) != (spelling == "Europe/Paris") || (got == nil) != (err != nil) {
+			if got, err := c.of(Day, spelling, Anchor{}); (err == nil) != (spelling == "Europe/Paris") || (got == nil) != (err != nil) {
 				t.Fatalf("%.40q: %v, %v", spelling, got, err)
 			}
 		}
@@ -236,8 +310,8 @@ func TestCalendarCacheIsBounded(t *testing.T) {
 		t.Errorf("%d zones are kept", n)
 	}
 	for _, name := range []string{"Europe/Oslo", "Europe/Paris", "Europe/Rome"} {
-		for _, unit := range []Unit{Hour, Day, Week, Month} {
-			got, err := c.of(unit, name)
+		for _, unit := range Units {
+			got, err := c.of(unit, name, Anchor{})
 			if err != nil || got.unit != unit || got.zone.String() != name {
 				t.Errorf("%s of %s: %+v, %v", unit, name, got, err)
 			}
@@ -245,5 +319,8 @@ func TestCalendarCacheIsBounded(t *testing.T) {
 	}
 	if names := c.zones.Keys(); !slices.Equal(names, []string{"Europe/Paris", "Europe/Rome"}) {
 		t.Errorf("%q are kept", names)
+	}
+	if n := c.calendars.Len(); n != 7 {
+		t.Errorf("%d calendars are kept", n)
 	}
 }
