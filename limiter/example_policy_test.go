@@ -44,6 +44,27 @@ func ExamplePolicy_calendar() {
 	// true 99999
 }
 
+// Each customer is billed from the day of the subscription on: the application has it in its
+// own table, and keys under one name can have different anchors.
+func ExamplePolicy_anchor() {
+	now := time.Date(2025, 2, 10, 12, 0, 0, 0, time.UTC)
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
+	credits := limiter.Policy{Name: "credits", Algorithm: limiter.FixedWindow, Limit: 500, Calendar: limiter.Month, TimeZone: "Europe/Berlin"}
+	for _, customer := range []struct{ id, start string }{{"acme", "2024-01-31"}, {"hooli", "2023-06-15T09:30"}} {
+		theirs := credits
+		theirs.Anchor = customer.start
+		r, err := l.AllowN(ctx, theirs, customer.id, 20)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(customer.id, r.Remaining, "until", now.Add(r.ResetAfter).Format(time.RFC3339))
+	}
+	// Output:
+	// acme 480 until 2025-02-27T23:00:00Z
+	// hooli 480 until 2025-02-15T08:30:00Z
+}
+
 // A new limit is tried on real traffic before it denies anything.
 func Example_shadow() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})

@@ -132,7 +132,10 @@ func TestCalendarValidate(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*Policy){
-		`Calendar "year": must be hour, day, week or month`:   func(p *Policy) { p.Calendar = "year" },
+		`Calendar "term": must be hour, day, week, month, qu`: func(p *Policy) { p.Calendar = "term" },
+		`Anchor "31": must be a date such as 2024-01-31, or`:  func(p *Policy) { p.Anchor = "31" },
+		`Anchor "2023-02-29": must be a date such as 2024-01`: func(p *Policy) { p.Anchor = "2023-02-29" },
+		`Anchor "2024-01-31": requires a Calendar`:            func(p *Policy) { p.Calendar, p.TimeZone, p.Anchor = "", "", "2024-01-31" },
 		`Calendar "month": is for fixed_window only`:          func(p *Policy) { p.Algorithm = SlidingWindowCounter },
 		`Period 1h: must be 0 with Calendar`:                  func(p *Policy) { p.Period = time.Hour },
 		`Period -1ns: must be 0 with Calendar`:                func(p *Policy) { p.Period = -1 },
@@ -161,9 +164,9 @@ func TestCalendarValidate(t *testing.T) {
 // TestCalendarText: JSON omits the period of a policy with a calendar.
 func TestCalendarText(t *testing.T) {
 	t.Parallel()
-	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Calendar: Week, TimeZone: "Europe/Vienna"}
+	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Calendar: Week, TimeZone: "Europe/Vienna", Anchor: "2024-01-31T09:30"}
 	data, err := json.Marshal(p)
-	want := `{"name":"p","algorithm":"fixed_window","limit":1,"calendar":"week","time_zone":"Europe/Vienna"}`
+	want := `{"name":"p","algorithm":"fixed_window","limit":1,"calendar":"week","time_zone":"Europe/Vienna","anchor":"2024-01-31T09:30"}`
 	if err != nil || string(data) != want {
 		t.Errorf("got %s, %v; want %s", data, err, want)
 	}

@@ -79,7 +79,8 @@ func FuzzStoredText(f *testing.F) {
 // that is stored as the same row.
 func FuzzPolicyRow(f *testing.F) {
 	f.Add("a", "token_bucket", 5.0, 60.0, 10.0, 0.0, 0.0, 86400.0, uint8(0), "", "", "durable", "fail_closed", "note", 0.0)
-	f.Add("a", "fixed_window", 5.0, 0.0, 0.0, 0.0, 0.0, 1.0, uint8(6), "month", "Europe/Vienna", "relaxed", "fail_local", "", 0.25)
+	f.Add("a", "fixed_window", 5.0, 0.0, 0.0, 0.0, 0.0, 1.0, uint8(6), "quarter", "Europe/Vienna", "relaxed", "fail_local", "", 0.25)
+	f.Add("a", "fixed_window", 5.0, 0.0, 0.0, 0.0, 0.0, 1.0, uint8(0), "year", "Europe/Vienna", "durable", "fail_closed", "2024-01-31T09:30", 0.0)
 	f.Add("a", "fixed_window", 5.0, 3600.0, 0.0, 0.0, 1e-6, 1.5, uint8(1), "", "", "durable", "fail_closed", "", 0.0)
 	f.Add("a", "gcra", 5.0, 0.001001, 0.0, 0.0, 0.001009, 86400.0, uint8(0), "", "", "durable", "fail_closed", "", 0.0) // not whole as floats
 	f.Add("a", "leaky_bucket", 0.5, 1e-6, 3.0, 1e-6, 3155760000.0, 0.999999, uint8(0), "", "", "", "", "\x00", 0.0)
@@ -88,7 +89,7 @@ func FuzzPolicyRow(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, algorithm string, limit, period, burst, tick, blockFor, ttl float64, flags uint8, calendar, zone, durability, onError, note string, share float64) {
 		row := policyRow{
 			Name: name, Algorithm: algorithm, LimitUnits: limit, PeriodS: period, Burst: burst, TickS: tick, BlockForS: blockFor, MaxTTLS: ttl,
-			Aligned: flags&1 > 0, Shadow: flags&2 > 0, Askers: flags&4 > 0, CountDenials: flags&8 > 0, Calendar: calendar, TimeZone: zone, Durability: durability, OnError: onError, LocalShare: share, Note: note,
+			Aligned: flags&1 > 0, Shadow: flags&2 > 0, Askers: flags&4 > 0, CountDenials: flags&8 > 0, Calendar: calendar, TimeZone: zone, Anchor: note, Durability: durability, OnError: onError, LocalShare: share, Note: note,
 		}
 		p, err := row.stored()
 		if err != nil {
@@ -124,8 +125,12 @@ func FuzzOverrideRow(f *testing.F) {
 	f.Add("login", "alice", 0.0, 0.0, true, int64(0), "", uint8(0b1000))
 	f.Add("login", "\x00", math.NaN(), math.Inf(1), false, int64(-1), "\xff", uint8(0b0111))
 	f.Add("login", "k", 5.0, 0.0, false, int64(0), "", uint8(0b0111))
+	f.Add("login", "k", 5.0, 0.0, false, int64(0), "2024-01-31T09:30", uint8(0b10000))
 	f.Fuzz(func(t *testing.T, policy, key string, limit, burst float64, shadow bool, until int64, note string, given uint8) {
 		o := Override{Policy: policy, Key: key, Note: note, Unlimited: given&8 > 0}
+		if given&16 > 0 {
+			o.Anchor = note
+		}
 		if given&1 > 0 {
 			o.Limit = &limit
 		}
@@ -146,14 +151,14 @@ func FuzzOverrideRow(f *testing.F) {
 		}
 		row := columns([]Override{o.normal(nil)})
 		back := overrideOf(&db.OverridesRow{
-			Policy: row.Policies[0], Key: row.Keys[0], Note: row.Notes[0], Match: row.Matches[0], Unlimited: row.Unlimited[0], Blocked: row.Blocked[0],
+			Policy: row.Policies[0], Key: row.Keys[0], Note: row.Notes[0], Match: row.Matches[0], Anchor: row.Anchors[0], Unlimited: row.Unlimited[0], Blocked: row.Blocked[0],
 			LimitUnits: row.Limits[0], Factor: row.Factors[0], Burst: row.Bursts[0], Shadow: row.Shadows[0], UntilUs: row.UntilsUs[0],
 		})
 		if o.Burst != nil && *o.Burst == 0 {
 			o.Burst = o.Limit // for which 0 stands
 		}
 		equal := func(a, b *float64) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
-		if back.Policy != o.Policy || back.Key != o.Key || back.Note != o.Note || back.Unlimited != o.Unlimited || !equal(back.Limit, o.Limit) || !equal(back.Burst, o.Burst) ||
+		if back.Policy != o.Policy || back.Key != o.Key || back.Note != o.Note || back.Anchor != o.Anchor || back.Unlimited != o.Unlimited || !equal(back.Limit, o.Limit) || !equal(back.Burst, o.Burst) ||
 			(back.Shadow == nil) != (o.Shadow == nil) || o.Shadow != nil && *back.Shadow != *o.Shadow || !back.Until.Equal(o.Until.Truncate(time.Microsecond)) {
 			t.Errorf("%+v is stored as %+v, read as %+v", o, row, back)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +112,43 @@ func TestOverrideOfWindow(t *testing.T) {
 			if r, err := l.Check(t.Context(), p, key, 1); err != nil || r.Limit != want || r.Burst != want {
 				t.Errorf("%s: %+v, %v", key, r, err)
 			}
+		}
+	}
+}
+
+// TestOverrideOfAnchor: a key has the periods of its subscription, under a policy with a calendar.
+func TestOverrideOfAnchor(t *testing.T) {
+	t.Parallel()
+	month := limiter.Policy{Name: "month", Algorithm: limiter.FixedWindow, Limit: 3, Calendar: limiter.Month, Anchor: "2024-01-15"}
+	hour := limiter.Policy{Name: "month", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
+	l, p, now := overridden(t, limiter.Config{}, policies.Override{Policy: "month", Key: "late", Anchor: "2024-01-31T09:30"}, policies.Override{Policy: "month", Key: "reset", Anchor: "2024-01-01"})
+	*now = time.Date(2025, 2, 10, 0, 0, 0, 0, time.UTC)
+	for key, want := range map[string]time.Time{
+		"late": time.Date(2025, 2, 28, 9, 30, 0, 0, time.UTC), "reset": time.Date(2025, 3, 1, 0, 0, 0, 0, time.UTC), "other": time.Date(2025, 2, 15, 0, 0, 0, 0, time.UTC),
+	} {
+		if r, err := l.Allow(t.Context(), month, key); err != nil || !now.Add(r.ResetAfter).Equal(want) {
+			t.Errorf("%s: ends at %v, want %v; %v", key, now.Add(r.ResetAfter), want, err)
+		}
+	}
+	if r, err := l.Check(t.Context(), hour, "late", 1); err != nil || r.Policy != hour {
+		t.Errorf("without a calendar: %+v, %v", r, err)
+	}
+	invalid := month
+	invalid.Anchor = "31"
+	if _, err := l.Allow(t.Context(), invalid, "late"); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("an override made an anchor valid: %v", err)
+	}
+	if err := p.Default(hour); err != nil {
+		t.Fatal(err)
+	}
+	for want, o := range map[string]policies.Override{
+		`Override.Anchor "31": must be a date such as 2024-01-31`: {Policy: "p", Key: "k", Anchor: "31"},
+		`"2024-01-31": policy month has no calendar`:              {Policy: "month", Key: "k", Anchor: "2024-01-31"},
+		`Unlimited true: excludes Limit, Factor, Burst, Anchor`:   {Policy: "p", Key: "k", Anchor: "2024-01-31", Unlimited: true},
+		`Match "prefix": needs Unlimited or Blocked`:              {Policy: "p", Key: "k", Anchor: "2024-01-31", Match: policies.MatchPrefix},
+	} {
+		if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{o}}); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 }

@@ -152,8 +152,8 @@ func TestStoredText(t *testing.T) {
 				Name: "d", Algorithm: limiter.Attempts, Limit: 3, Period: 24 * time.Hour, Burst: 2, BlockFor: time.Minute, BlockGrowth: 1.5, BlockMax: 12 * time.Hour,
 			},
 		},
-		`{"name":"b","algorithm":"fixed_window","limit":1,"calendar":"month"}`: {
-			Policy: limiter.Policy{Name: "b", Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month},
+		`{"name":"b","algorithm":"fixed_window","limit":1,"calendar":"year","anchor":"2024-04-06"}`: {
+			Policy: limiter.Policy{Name: "b", Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Year, Anchor: "2024-04-06"},
 		},
 	} {
 		data, err := json.Marshal(p)

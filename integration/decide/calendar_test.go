@@ -94,8 +94,9 @@ func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 	pool := testworld.NewPool(t)
 	byPeriod := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	byHour := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Hour}
-	byDay := byHour
+	byDay, anchored := byHour, byHour
 	byDay.Calendar = limiter.Day
+	anchored.Anchor = "2024-01-31T00:20"
 	for _, kind := range []string{"SQL", "memory"} {
 		clock := new(conformance.Clock)
 		config := &limiter.Config{Now: clock.Now}
@@ -114,11 +115,14 @@ func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 			{45, byHour, 4, 2, 90}, // not at 60
 			{75, byHour, 2, 0, 90},
 			{90, byHour, 3, 7, 120},
-			{100, byPeriod, 3, 4, 120}, // not at 160
+			{95, anchored, 1, 6, 120},  // not at 80 or 140
+			{100, byPeriod, 2, 4, 120}, // not at 160
 			{119, byDay, 3, 1, 120},    // not at 24 h
 			{120, byDay, 3, 7, 24 * 60},
 			{130, byPeriod, 3, 4, 24 * 60}, // not at 190
 			{24 * 60, byPeriod, 1, 9, 25 * 60},
+			{25 * 60, anchored, 1, 9, 25*60 + 20}, // a short one, until it is in step
+			{25*60 + 20, anchored, 1, 9, 26*60 + 20},
 		} {
 			clock.Set(step.minute * 60_000_000)
 			r := testworld.Must(t)(l.AllowN(t.Context(), step.plan, "k", step.cost))

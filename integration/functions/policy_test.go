@@ -188,6 +188,35 @@ func TestFunctionsOverrideAsGo(t *testing.T) {
 	}
 }
 
+// TestFunctionsAnchorAsGo: a window of the functions ends with the key's period, as in the
+// library, and an anchor that changes within it does not change its end.
+func TestFunctionsAnchorAsGo(t *testing.T) {
+	t.Parallel()
+	pool := testworld.FunctionsPool(t)
+	live := must.OK(policies.Open(t.Context(), pool, &policies.Config{DisableListen: true}))(t)
+	defer live.Close()
+	month := limiter.Policy{Name: "month", Algorithm: limiter.FixedWindow, Limit: 9, Calendar: limiter.Month, TimeZone: "Europe/Berlin", Anchor: "2024-01-15"}
+	must.OK(live.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: month}}}))(t)
+	for i, c := range []struct{ anchor, at, ends string }{ // of the override
+		{"", "2024-02-20T00:00:00+01:00", "2024-03-15T00:00:00+01:00"},
+		{"2023-12-31T02:30", "2024-03-14T23:59:59+01:00", "2024-03-15T00:00:00+01:00"}, // it has begun
+		{"2023-12-31T02:30", "2024-03-15T00:00:00+01:00", "2024-03-31T03:00:00+02:00"},
+		{"2024-01-01", "2024-03-31T02:59:59+02:00", "2024-03-31T03:00:00+02:00"},
+		{"2024-01-01", "2024-03-31T03:00:00+02:00", "2024-04-01T00:00:00+02:00"},
+	} {
+		edit := policies.Edit{SetOverrides: []policies.Override{{Policy: "month", Key: "sql", Limit: new(8.0), Anchor: c.anchor}, {Policy: "month", Key: "go", Limit: new(8.0), Anchor: c.anchor}}}
+		must.OK(live.Apply(t.Context(), edit))(t)
+		at := must.OK(time.Parse(time.RFC3339, c.at))(t)
+		want := must.OK(time.Parse(time.RFC3339, c.ends))(t).Sub(at)
+		l := testworld.NewLimiter(t, pool, &limiter.Config{Policies: live, Now: func() time.Time { return at }})
+		r := must.OK(l.Allow(t.Context(), month, "go"))(t)
+		seconds := testworld.Value[float64](t, pool, `SELECT reset_after_s FROM pglimit.allow('month', 'sql', now => $1)`, at)
+		if r.ResetAfter != want || time.Duration(seconds)*time.Second != want {
+			t.Errorf("step %d: ends in %v in Go and %v s in SQL, want %v", i, r.ResetAfter, seconds, want)
+		}
+	}
+}
+
 // TestFunctionsRuleAsGo: overrides with a Match are for the keys in SQL that they are for in Go,
 // whatever the texts.
 func TestFunctionsRuleAsGo(t *testing.T) {

@@ -46,6 +46,15 @@ func TestInvalidRows(t *testing.T) {
 	if got, _, err := p.For("day", "k"); err != nil || got.Limit != 9 || got.Burst != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
+	// Nor does an anchor of a policy without a calendar.
+	do(`INSERT INTO pglimit_override (policy, key, anchor) VALUES ('login', 'anchored', '2024-01-31'), ('day', 'anchored', '2024-01-31T09:30')`)
+	expectLog(t, logs)
+	for name, want := range map[string]string{"login": "", "day": "2024-01-31T09:30"} {
+		if got, _, err := p.For(name, "anchored"); err != nil || got.Anchor != want || got.Limit < 5 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	do(`DELETE FROM pglimit_override WHERE key = 'anchored'`)
 	do(`UPDATE pglimit_policy SET time_zone = 'Europe/Vienna' WHERE name = 'day'`)
 	expectLog(t, logs)
 	if got, err := p.Get("day"); err != nil || got.TimeZone != "Europe/Vienna" {

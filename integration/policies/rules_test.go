@@ -147,6 +147,38 @@ func TestRulesInSQL(t *testing.T) {
 	}
 }
 
+// TestAnchorsInSQL: the tables refuse the anchors that Validate refuses.
+func TestAnchorsInSQL(t *testing.T) {
+	t.Parallel()
+	pool := testworld.NewPool(t)
+	texts := []string{"", "31", "2024-01-31T9:30", "2024-01-31T24:00", "2024-01-31T23:59", "2024-01-31T23:60", "2024-01-31T09:30:00", "2024-01-31 09:30", "0999-01-01", "1000-01-01", "1000-02-29", "9999-12-31", "10000-01-01", "2024-13-01", "2024-00-10", "2024-01-00", "2024-1-31", "2024-01-31\n"}
+	for month := 1; month <= 12; month++ {
+		for day := 28; day <= 32; day++ {
+			texts = append(texts, fmt.Sprintf("2024-%02d-%02d", month, day), fmt.Sprintf("2023-%02d-%02d", month, day))
+		}
+	}
+	for _, year := range []int{1600, 1700, 1896, 1900, 2000, 2004, 2012, 2026, 2100, 2110, 2196, 2200, 2400, 2500} {
+		texts = append(texts, fmt.Sprintf("%d-02-29T00:00", year))
+	}
+	refused := 0
+	for i, text := range texts {
+		p := limiter.Policy{Name: fmt.Sprintf("p%d", i), Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Year, Anchor: text}
+		_, err := pool.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, anchor) VALUES ($1, 'fixed_window', 1, 'year', $2)`, p.Name, text)
+		_, err2 := pool.Exec(t.Context(), `INSERT INTO pglimit_override (policy, key, limit_units, anchor) VALUES ($1, 'k', 1, $2)`, p.Name, text)
+		if bad := p.Validate(); (bad == nil) != (err == nil) || (bad == nil) != (err2 == nil) {
+			t.Errorf("%q: Validate says %v, the tables %v and %v", text, bad, err, err2)
+		} else if bad != nil {
+			refused++
+		}
+	}
+	if refused < 50 || refused > len(texts)/2 {
+		t.Errorf("%d of %d were refused", refused, len(texts))
+	}
+	if _, err := pool.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, anchor) VALUES ('p', 'fixed_window', 1, 1, '2024-01-31')`); err == nil || !strings.Contains(err.Error(), "anchor requires a calendar") {
+		t.Error(err)
+	}
+}
+
 // TestAttemptsInSQL: the table refuses the policies of attempts, and the bounds of keys, that
 // Validate refuses.
 func TestAttemptsInSQL(t *testing.T) {

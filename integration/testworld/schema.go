@@ -177,7 +177,7 @@ func acceptable(policy reflect.Value) {
 		return
 	}
 	for field, value := range map[string]any{
-		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false, "Lease": 0.0, "LocalShare": 0.0, "BlockGrowth": 0.0, "BlockMaxS": 0.0, "MaxKeys": int64(1), "RestLimit": 0.0,
+		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Anchor": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false, "Lease": 0.0, "LocalShare": 0.0, "BlockGrowth": 0.0, "BlockMaxS": 0.0, "MaxKeys": int64(1), "RestLimit": 0.0,
 	} {
 		policy.FieldByName(field).Set(reflect.ValueOf(value))
 	}
@@ -201,6 +201,8 @@ func charge(v reflect.Value) {
 		for i := range v.NumField() {
 			switch v.Type().Field(i).Name {
 			case "Commit", "LockTimeout": // empty: the session's setting
+			case "Anchors": // none: they are for calendars
+				v.Field(i).Set(reflect.ValueOf([]string{""}))
 			case "Defaults":
 				v.Field(i).SetString("[]")
 			default:

@@ -128,7 +128,7 @@ func TestRunUsageErrors(t *testing.T) {
 		{"allow --limit 1 --algorithm gcra --calendar month k", `Calendar "month": is for fixed_window only`},
 		{"wait --limit 1 --calendar month k", `Calendar "month": is for fixed_window only`},
 		{"allow --limit 1 --calendar month --tick 1s k", "Tick 1s"},
-		{"allow --limit 1 --algorithm fixed_window --calendar year k", `Calendar "year": must be hour, day, week or month`},
+		{"allow --limit 1 --algorithm fixed_window --calendar term k", `Calendar "term": must be hour, day, week, month, quarter or year`},
 		{"check --limit 1 --algorithm fixed_window --calendar day --period 24h k", "Period 24h: must be 0 with Calendar"},
 		{"check --limit 1 --algorithm fixed_window --calendar day --period 1m k", "Period 1m: must be 0 with Calendar"},
 		{"charge --limit 1 --algorithm fixed_window --calendar day --time-zone Mars/Olympus k", `TimeZone "Mars/Olympus": is not known here`},

@@ -63,7 +63,7 @@ func TestReplayCandidates(t *testing.T) {
 func TestReplayCandidateErrors(t *testing.T) {
 	t.Parallel()
 	for candidate, want := range map[string]string{
-		"":                                    `"" is not a field: use algorithm, aligned, block_for, burst, calendar, cost, limit, period, policy, tick, time_zone`,
+		"":                                    `"" is not a field: use algorithm, aligned, anchor, block_for, burst, calendar, cost, limit, period, policy, tick, time_zone`,
 		"limit=1,durability=relaxed":          `"durability" is not a field`,
 		"limit=1,,burst=2":                    `"" is not a field`,
 		"limit":                               "limit has no value: write limit=…",

@@ -75,7 +75,7 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for _, verb := range []string{"allow", "check", "charge", "refund", "wait"} {
-		if code, stdout, _ := commandtest.Call(t, "__complete", verb, "--calendar", ""); code != 0 || stdout != "hour\nday\nweek\nmonth\n:4\n" {
+		if code, stdout, _ := commandtest.Call(t, "__complete", verb, "--calendar", ""); code != 0 || stdout != "hour\nday\nweek\nmonth\nquarter\nyear\n:4\n" {
 			t.Errorf("%s --calendar: exit code %d, %q", verb, code, stdout)
 		}
 		if code, stdout, _ := commandtest.Call(t, "__complete", verb, "--durability", ""); code != 0 || stdout != "durable\nrelaxed\n:4\n" {

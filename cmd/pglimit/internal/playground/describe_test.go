@@ -25,7 +25,7 @@ var askedOf = []struct {
 	{`{"algorithm":"token_bucket","limit":9007199254740992,"period":"24h","block_for":"90s"}`, 1000000},
 	{`{"algorithm":"gcra","limit":1e-9,"period":"876600h"}`, 1e-10},
 	{`{"algorithm":"fixed_window","limit":1000,"period":"1ms","aligned":true}`, 1},
-	{`{"algorithm":"fixed_window","limit":100000,"calendar":"month","time_zone":"Europe/Vienna"}`, 1},
+	{`{"algorithm":"fixed_window","limit":100000,"calendar":"month","time_zone":"Europe/Vienna","anchor":"2024-01-31"}`, 1},
 	{`{"algorithm":"sliding_window_counter","limit":2.5,"period":"1m"}`, 3},
 	{`{"algorithm":"sliding_window_log","limit":3,"period":"2m0.000001s"}`, 1},
 }
@@ -91,7 +91,7 @@ r, err := l.Allow(ctx, policy, "alice")
 		{"--limit 9007199254740992 --period 24h --block-for 1m30s --cost 1000000", "BlockFor:  90 * time.Second,"},
 		{"--limit 0.000000001 --period 36525d", "Period:    876600 * time.Hour,"},
 		{"--aligned", "Aligned:   true,"},
-		{"--calendar month --time-zone Europe/Vienna", "Calendar:  \"month\",\n\tTimeZone:  \"Europe/Vienna\","},
+		{"--calendar month --time-zone Europe/Vienna --anchor 2024-01-31", "Calendar:  \"month\",\n\tTimeZone:  \"Europe/Vienna\",\n\tAnchor:    \"2024-01-31\","},
 		{"--cost 3", "Period:    time.Minute,\n}\nr, err := l.AllowN(ctx, policy, \"O'Neill \\n\", 3)"},
 		{"--period 2m0.000001s", "Period:    120000001 * time.Microsecond,"},
 	} {

@@ -20,9 +20,9 @@ import (
 func TestQuery(t *testing.T) {
 	t.Parallel()
 	for at, want := range map[string]limiter.Policy{
-		"leaky_bucket?limit=2&period=1h&burst=3&tick=1m&block_for=5s&cost=0.5": {Algorithm: limiter.LeakyBucket, Limit: 2, Period: time.Hour, Burst: 3, Tick: time.Minute, BlockFor: 5 * time.Second},
-		"fixed_window?limit=1e3&period=1h&aligned=true":                        {Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour, Aligned: true},
-		"fixed_window?limit=1&calendar=month&time_zone=Europe%2FVienna":        {Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, TimeZone: "Europe/Vienna"},
+		"leaky_bucket?limit=2&period=1h&burst=3&tick=1m&block_for=5s&cost=0.5":                    {Algorithm: limiter.LeakyBucket, Limit: 2, Period: time.Hour, Burst: 3, Tick: time.Minute, BlockFor: 5 * time.Second},
+		"fixed_window?limit=1e3&period=1h&aligned=true":                                           {Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour, Aligned: true},
+		"fixed_window?limit=1&calendar=month&time_zone=Europe%2FVienna&anchor=2024-01-31T09%3A30": {Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, TimeZone: "Europe/Vienna", Anchor: "2024-01-31T09:30"},
 	} {
 		algorithm, query, _ := strings.Cut(at, "?")
 		got, err := parseQuery(limiter.Algorithm(algorithm), query+"&key=k")

@@ -71,7 +71,7 @@ func TestLimitedErrors(t *testing.T) {
 		"gcra?limit=1&period=1s&key=%00":           {"key", "", "NUL"},
 		"gcra?key=k&limit=1&period=soon":           {"period", "gcra", `Period "soon": must be a duration`},
 		"gcra?key=k&limit=1&period=1s&tick=1s":     {"tick", "gcra", "is for leaky_bucket only"},
-		"fixed_window?key=k&limit=1&calendar=year": {"calendar", "fixed_window", `Calendar "year": must be`},
+		"fixed_window?key=k&limit=1&calendar=term": {"calendar", "fixed_window", `Calendar "term": must be`},
 	} {
 		s.ExpectProblem(t, http.MethodGet, "/limited/"+at, "", 400, c.field, c.algorithm, c.want)
 	}

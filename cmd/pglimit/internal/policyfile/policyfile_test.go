@@ -26,6 +26,7 @@ const limits = `policies:
     limit: 1e5
     calendar: month
     time_zone: Europe/Vienna
+    anchor: 2024-01-31
     shadow: true
     askers: true
     max_ttl: 1h
@@ -52,7 +53,7 @@ func TestRead(t *testing.T) {
 	f := read(t, limits)
 	want := []policies.Stored{
 		{Policy: limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10}, Note: "as agreed"},
-		{Policy: limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_000, Calendar: limiter.Month, TimeZone: "Europe/Vienna", Shadow: true},
+		{Policy: limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_000, Calendar: limiter.Month, TimeZone: "Europe/Vienna", Anchor: "2024-01-31", Shadow: true},
 			Askers: true, MaxTTL: time.Hour},
 		{Policy: limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 3, Period: time.Second, OnError: limiter.FailOpen, Durability: limiter.Relaxed, BlockFor: 10 * time.Minute}},
 		{Policy: limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 3, Period: 24 * time.Hour, BlockFor: time.Minute, BlockGrowth: 1.5, BlockMax: 12 * time.Hour}},
@@ -119,6 +120,8 @@ func TestReadFaults(t *testing.T) {
 		"policies:\n- {" + ok + ", note: [a]}":                                                                                 {"policies[0].note must be a text"},
 		"policies:\n- {" + ok + ", limit: 2}":                                                                                  {"policies[0] has limit twice"},
 		"policies:\n- {" + ok + "}\n- {" + ok + "}":                                                                            {`limits.yaml:3: policies[1].name "a" is that of line 2, too`},
+		"policies:\n- {name: a, algorithm: fixed_window, limit: 1, calendar: month, anchor: 2024-02-30}":                       {`policies[0].anchor is "2024-02-30": must be a date such as 2024-01-31`},
+		"overrides:\n- {policy: a, key: k, anchor: 31}":                                                                        {`overrides[0] has the anchor "31": must be a date such as 2024-01-31`},
 		"policies:\n- {name: a, algorithm: fixed_window, limit: 1, calendar: month, time_zone: X}":                             {`policies[0].time_zone is "X"`},
 		"overrides:\n- {policy: a, key: k}":                                                                                    {"limits.yaml:2: overrides[0] changes nothing"},
 		"overrides:\n- {policy: a, limit: 5}":                                                                                  {"overrides[0].key is missing"},

@@ -60,7 +60,7 @@ func TestPatch(t *testing.T) {
 	t.Parallel()
 	login := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour, Burst: 10,
 		BlockFor: time.Minute, OnError: limiter.FailOpen, Durability: limiter.Relaxed, Shadow: true}, Note: "old", Askers: true, MaxTTL: time.Hour}
-	window := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Burst: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}}
+	window := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Burst: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna", Anchor: "2024-01-31"}}
 	local := login
 	local.OnError, local.LocalShare = limiter.FailLocal, 0.5
 	attempts := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.Attempts, Limit: 3, Period: time.Hour, BlockFor: time.Minute, BlockGrowth: 3, BlockMax: time.Hour}, MaxTTL: time.Hour}
@@ -93,7 +93,11 @@ func TestPatch(t *testing.T) {
 			Limit: 3, Period: 24 * time.Hour, Burst: 2, BlockFor: time.Minute, BlockGrowth: 3, BlockMax: 12 * time.Hour}, MaxTTL: 24 * time.Hour}},
 		{&attempts, "--block-max 0s --block-growth 1.5", change(attempts, func(p *policies.Stored) { p.BlockGrowth, p.BlockMax = 1.5, 0 })},
 		{&window, "--limit 6", change(window, func(p *policies.Stored) { p.Limit, p.Burst = 6, 0 })},
-		{&window, "--period 1s", change(window, func(p *policies.Stored) { p.Period, p.Burst, p.Calendar, p.TimeZone = time.Second, 0, "", "" })},
+		{&window, "--period 1s", change(window, func(p *policies.Stored) {
+			p.Period, p.Burst, p.Calendar, p.TimeZone, p.Anchor = time.Second, 0, "", "", ""
+		})},
+		{&window, "--anchor 2024-04-06T09:30 --calendar year", change(window, func(p *policies.Stored) { p.Calendar, p.Anchor, p.Burst = limiter.Year, "2024-04-06T09:30", 0 })},
+		{&window, "--anchor=", change(window, func(p *policies.Stored) { p.Anchor, p.Burst = "", 0 })},
 		{&window, "--calendar day", change(window, func(p *policies.Stored) { p.Calendar, p.Burst = limiter.Day, 0 })},
 	} {
 		var flags Stored

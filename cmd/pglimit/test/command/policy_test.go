@@ -114,6 +114,11 @@ func TestOverrideCommands(t *testing.T) {
 		run(0, "allowed", "allow", "--policy", "login", "carol")
 	}
 	run(2, "changes nothing", "override", "set", "dave", "--policy", "login")
+	run(0, "anchor: 2024-01-15\n", "policy", "set", "credits", "--limit", "500", "--calendar", "month", "--anchor", "2024-01-15")
+	run(0, "anchor: 2024-01-31T09:30\n", "override", "set", "bob", "--policy", "credits", "--anchor", "2024-01-31T09:30")
+	run(0, "anchor 2024-01-31T09:30", "override", "list", "--policy", "credits")
+	run(2, `the override has the anchor "31": must be a date such as 2024-01-31`, "override", "set", "bob", "--policy", "credits", "--anchor", "31")
+	run(2, "policy login has no calendar", "override", "set", "bob", "--policy", "login", "--anchor", "2024-01-31")
 	run(0, "factor: 10\n", "override", "set", "grace", "--policy", "login", "--limit", "10x", "--until", "friday")
 	run(0, "limit 10x, until", "override", "list", "--policy", "login")
 	run(2, `--policy is "logn": neither the database nor a program nor a row has it; did you mean "login"? For a policy to come, pass --new`, "override", "set", "grace", "--policy", "logn", "--limit", "10x")
