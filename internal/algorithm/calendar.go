@@ -98,7 +98,7 @@ type calendarID struct {
 	pattern pattern
 }
 
-// newCalendarCache returns a cache of at most so many zones and calendars, at least 1.
+// newCalendarCache returns a cache of at most zones zones and all calendars, each at least 1.
 func newCalendarCache(zones, all int) calendarCache {
 	z, err := lru.New[string, *time.Location](zones)
 	c, err2 := lru.New[calendarID, *Calendar](all)
