@@ -119,3 +119,31 @@ func TestAllowedWindows(t *testing.T) {
 		}
 	}
 }
+
+// TestWindows: where each begin is shown once, the windows are those of the limiter, which
+// computes them in another way.
+func TestWindows(t *testing.T) {
+	t.Parallel()
+	for _, anchor := range []string{"", "2024-01-31", "2024-02-29T09:30", "2023-11-30T23:59", "2023-12-15T04:05"} {
+		for _, unit := range algorithm.Units {
+			a, err := algorithm.AnchorOf(anchor)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := algorithm.CalendarOf(unit, "Asia/Kathmandu", a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := Plan{Calendar: unit, TimeZone: "Asia/Kathmandu", Anchor: anchor}
+			for at := start; at.Before(start.AddDate(3, 0, 0)); at = at.Add(37*time.Hour + 17*time.Minute) {
+				from, to := Window(p, at)
+				if _, turn, until := c.Near(at.UnixMicro()); from.After(at) || !to.After(at) || to.UnixMicro() != turn && to.UnixMicro() != until {
+					t.Fatalf("%s from %q: %v is in a window from %v to %v, of the limiter to %v or %v", unit, anchor, at, from, to, time.UnixMicro(turn).UTC(), time.UnixMicro(until).UTC())
+				}
+				if _, begin := Window(p, from.Add(-1)); !begin.Equal(from) {
+					t.Fatalf("%s from %q: the window before %v ends at %v", unit, anchor, from, begin)
+				}
+			}
+		}
+	}
+}
