@@ -30,63 +30,72 @@ var firstUntil, lastUntil = time.UnixMicro(1), time.Date(10000, 1, 1, 0, 0, 0, 0
 
 // validate returns nil if o can be stored for the policy of its name, if there is one.
 func (o *Override) validate(policy func(name string) (limiter.Policy, bool)) error {
-	bad := func(field, value, reason string) error {
-		return store.Invalid("Override."+field, value, reason)
-	}
-	number := func(v *float64) string { return strconv.FormatFloat(*v, 'g', -1, 64) }
 	switch {
 	case !valid.Name(o.Policy):
-		return bad("Policy", store.Quote(o.Policy), "must match "+valid.NameHelp)
+		return badOverride("Policy", store.Quote(o.Policy), "must match "+valid.NameHelp)
 	case valid.Key(o.Key) != nil:
 		return valid.Key(o.Key)
 	case o.Limit != nil && !valid.Units(*o.Limit):
-		return bad("Limit", number(o.Limit), "must be from 1e-9 to 2^53")
+		return badOverride("Limit", number(o.Limit), "must be from 1e-9 to 2^53")
 	case o.Factor != nil && !valid.Units(*o.Factor):
-		return bad("Factor", number(o.Factor), "must be from 1e-9 to 2^53")
+		return badOverride("Factor", number(o.Factor), "must be from 1e-9 to 2^53")
 	case o.Factor != nil && o.Limit != nil:
-		return bad("Factor", number(o.Factor), "excludes Limit: set one of them")
+		return badOverride("Factor", number(o.Factor), "excludes Limit: set one of them")
 	case o.Burst != nil && *o.Burst == 0 && o.Limit == nil:
-		return bad("Burst", "0", "needs Limit, for which it stands")
+		return badOverride("Burst", "0", "needs Limit, for which it stands")
 	case o.Burst != nil && *o.Burst != 0 && !valid.Units(*o.Burst):
-		return bad("Burst", number(o.Burst), "must be from 1e-9 to 2^53, or 0 for Limit")
+		return badOverride("Burst", number(o.Burst), "must be from 1e-9 to 2^53, or 0 for Limit")
 	case o.Unlimited && o.changes():
-		return bad("Unlimited", "true", "excludes Limit, Factor, Burst, Anchor and Shadow")
+		return badOverride("Unlimited", "true", "excludes Limit, Factor, Burst, Anchor and Shadow")
 	case o.Blocked && (o.changes() || o.Unlimited):
-		return bad("Blocked", "true", "excludes Limit, Factor, Burst, Anchor, Shadow and Unlimited")
+		return badOverride("Blocked", "true", "excludes Limit, Factor, Burst, Anchor, Shadow and Unlimited")
 	case o.changesNothing():
 		return fmt.Errorf("%w: Override changes nothing: set Limit, Factor, Burst, Anchor, Unlimited, Blocked or Shadow", store.ErrInvalid)
 	case o.Match != "" && !o.Unlimited && !o.Blocked:
-		return bad("Match", store.Quote(string(o.Match)), "needs Unlimited or Blocked: other changes are for one key")
+		return badOverride("Match", store.Quote(string(o.Match)), "needs Unlimited or Blocked: other changes are for one key")
 	case o.Match == MatchCIDR && badNetwork(o.Key) != "":
-		return bad("Key", store.Quote(o.Key), badNetwork(o.Key))
+		return badOverride("Key", store.Quote(o.Key), badNetwork(o.Key))
 	case o.Match == MatchPattern && (len(o.Key) > maxPattern || strings.Count(o.Key, "?") > maxAnyOne):
-		return bad("Key", store.Quote(o.Key), fmt.Sprintf("must have at most %d bytes and %d ? as a pattern: use *, a prefix, or several patterns", maxPattern, maxAnyOne))
+		return badOverride("Key", store.Quote(o.Key), fmt.Sprintf("must have at most %d bytes and %d ? as a pattern: use *, a prefix, or several patterns", maxPattern, maxAnyOne))
 	case !slices.Contains([]Match{"", MatchPrefix, MatchPattern, MatchCIDR}, o.Match):
-		return bad("Match", store.Quote(string(o.Match)), "must be prefix, pattern, cidr or empty")
+		return badOverride("Match", store.Quote(string(o.Match)), "must be prefix, pattern, cidr or empty")
 	case !o.Until.IsZero() && (o.Until.Before(firstUntil) || !o.Until.Before(lastUntil)):
-		return bad("Until", o.Until.String(), "must be after 1970-01-01 and before the year 10000, or zero for no end")
+		return badOverride("Until", o.Until.String(), "must be after 1970-01-01 and before the year 10000, or zero for no end")
 	}
 	if err := validateNote(o.Note); err != nil {
 		return err
 	}
 	if _, err := algorithm.AnchorOf(o.Anchor); err != nil {
-		return bad("Anchor", store.Quote(o.Anchor), err.Error())
+		return badOverride("Anchor", store.Quote(o.Anchor), err.Error())
 	}
-	p, known := policy(o.Policy)
-	if known && p.Algorithm == limiter.Attempts { // whose Limit and Burst are whole
-		effective, _ := o.Apply(p)
+	if p, known := policy(o.Policy); known {
+		return o.suits(&p)
+	}
+	return nil
+}
+
+func badOverride(field, value, reason string) error {
+	return store.Invalid("Override."+field, value, reason)
+}
+
+func number(v *float64) string { return strconv.FormatFloat(*v, 'g', -1, 64) }
+
+// suits returns an error if the override sets what its policy has not.
+func (o *Override) suits(p *limiter.Policy) error {
+	if p.Algorithm == limiter.Attempts { // whose Limit and Burst are whole
+		effective, _ := o.Apply(*p)
 		if err := effective.Validate(); err != nil {
 			return fmt.Errorf("Override of %s for %s: %w", o.Policy, store.Quote(o.Key), err)
 		}
 	}
-	if known && o.Anchor != "" && p.Calendar == "" {
-		return bad("Anchor", store.Quote(o.Anchor), fmt.Sprintf("policy %s has no calendar: leave it empty", o.Policy))
+	if o.Anchor != "" && p.Calendar == "" {
+		return badOverride("Anchor", store.Quote(o.Anchor), fmt.Sprintf("policy %s has no calendar: leave it empty", o.Policy))
 	}
-	if !known || o.Burst == nil || *o.Burst == 0 || bucket(p.Algorithm) {
+	if o.Burst == nil || *o.Burst == 0 || bucket(p.Algorithm) {
 		return nil
 	}
 	if o.Limit == nil || *o.Burst != *o.Limit {
-		return bad("Burst", number(o.Burst), fmt.Sprintf("policy %s is a %s, which has no burst apart from Limit: leave it nil", o.Policy, p.Algorithm))
+		return badOverride("Burst", number(o.Burst), fmt.Sprintf("policy %s is a %s, which has no burst apart from Limit: leave it nil", o.Policy, p.Algorithm))
 	}
 	return nil
 }
