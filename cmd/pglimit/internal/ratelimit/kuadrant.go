@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"strings"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
@@ -20,6 +21,13 @@ var kuadrant = grpc.ServiceDesc{
 		kuadrantMethod("CheckRateLimit", (*Server).checkRateLimit), kuadrantMethod("Report", (*Server).reportHits),
 		kuadrantMethod("Reserve", (*Server).reserve), kuadrantMethod("Commit", (*Server).commit),
 	},
+}
+
+// Spends reports whether a method, by its full name, counts units that it does not decide about, or
+// reserves some: Kuadrant's Report, Reserve and Commit.
+func Spends(method string) bool {
+	name, ok := strings.CutPrefix(method, "/"+kuadrantName+"/")
+	return ok && name != "CheckRateLimit"
 }
 
 // kuadrantMethod returns a method as generated code does.

@@ -47,7 +47,7 @@ func (s *Server) newGRPC(h *health.Server, rate *ratelimit.Server) *grpc.Server 
 				return err
 			}
 			return next(srv, guarded{stream, enter})
-		}, ratelimit.FewProbes(func(ctx context.Context) bool { return s.gate.Guarded() && s.admit(ctx) == nil })),
+		}, ratelimit.FewProbes(func(ctx context.Context) bool { return s.gate.Guarded() && s.admit(ctx, auth.Decide) == nil })),
 	}
 	if s.rpcTLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(s.rpcTLS)))
@@ -103,18 +103,21 @@ func (s *Server) enter(ctx context.Context, method string) error {
 	if strings.HasPrefix(method, "/grpc.") {
 		return nil
 	}
-	return s.admit(ctx)
+	if ratelimit.Spends(method) {
+		return s.admit(ctx, auth.Spend)
+	}
+	return s.admit(ctx, auth.Decide)
 }
 
-// admit returns the error of a caller whose token is not one for decisions.
-func (s *Server) admit(ctx context.Context) error {
+// admit returns the error of a caller whose token has not the scope.
+func (s *Server) admit(ctx context.Context, needs auth.Scope) error {
 	token := ""
 	if all := metadata.ValueFromIncomingContext(ctx, httpapi.TokenHeader); len(all) > 0 {
 		token = all[0]
 	} else if all := metadata.ValueFromIncomingContext(ctx, "authorization"); len(all) > 0 {
 		token = auth.Bearer(all[0])
 	}
-	_, err := s.gate.Enter(token, auth.Decide)
+	_, err := s.gate.Enter(token, needs)
 	var scope *auth.ScopeError
 	switch {
 	case err == nil:

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit/kuadrantpb"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -80,5 +81,34 @@ func TestStreams(t *testing.T) {
 	must.Succeed(t, q.Send(report))
 	if r, err := q.Recv(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a stream whose token was revoked: %v, error %v", r, err)
+	}
+}
+
+// TestScopes: Kuadrant's calls that count or reserve units need a token that may spend.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	s := &Server{options: Options{Logger: slog.New(slog.DiscardHandler)}}
+	s.telemetry = must.OK(startTelemetry(t.Context(), nil, "", &s.room))(t)
+	lines := must.OK(auth.Line("gateway", auth.Decide, "decides"))(t) + "\n" + must.OK(auth.Line("model", auth.Decide|auth.Spend, "spends"))(t)
+	s.gate.Set(must.OK(auth.Parse("tokens", []byte(lines)))(t))
+	domain := must.OK(ratelimit.Parse("d.yaml", []byte("domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 9}}]")))(t)
+	rate := ratelimit.NewServer(limiter.NewMemory(nil), must.OK(ratelimit.NewConfig(false, domain))(t), ratelimit.Options{Logger: s.options.Logger})
+	g, l := s.newGRPC(health.NewServer(), rate), must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
+	go func() { _ = g.Serve(l) }()
+	defer g.Stop()
+	conn := must.OK(grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	defer conn.Close()
+
+	for method, spends := range map[string]bool{"CheckRateLimit": false, "Report": true, "Reserve": true, "Commit": true} {
+		for token, refused := range map[string]codes.Code{"decides": codes.PermissionDenied, "spends": codes.InvalidArgument, "": codes.Unauthenticated} {
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+			if token == "decides" && !spends {
+				refused = codes.InvalidArgument // admitted: an empty request names no domain
+			}
+			err := conn.Invoke(ctx, "/kuadrant.service.ratelimit.v1.RateLimitService/"+method, new(kuadrantpb.ReserveRequest), new(kuadrantpb.ReserveResponse))
+			if status.Code(err) != refused {
+				t.Errorf("%s with token %q: %v, want %v", method, token, err, refused)
+			}
+		}
 	}
 }
