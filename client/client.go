@@ -88,7 +88,7 @@ func (l *Limiter) Close() error {
 // codes are the errors of the server's codes.
 var codes = map[string]error{
 	"invalid": limiter.ErrInvalid, "too_large": limiter.ErrInvalid, "unsupported": limiter.ErrUnsupported, "no_policy": policies.ErrNoPolicy,
-	"no_reservation": limiter.ErrNoReservation, "reservation_ended": limiter.ErrReservationEnded, "no_ticket": limiter.ErrNoTicket,
+	"no_reservation": limiter.ErrNoReservation, "reservation_ended": limiter.ErrReservationEnded, "no_ticket": limiter.ErrNoTicket, "no_slot": limiter.ErrNoSlot,
 	"locked": limiter.ErrLocked, "overloaded": limiter.ErrOverloaded, "misconfigured": limiter.ErrMisconfigured,
 	"unauthorized": limiter.ErrMisconfigured, "scope": limiter.ErrMisconfigured, "no_route": limiter.ErrMisconfigured, "host": limiter.ErrMisconfigured,
 }

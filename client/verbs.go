@@ -161,6 +161,60 @@ func (l *Limiter) Failed(ctx context.Context, id string) (limiter.Result, error)
 	return l.one(ctx, "/v1/failed", map[string]string{"id": id})
 }
 
+// Acquire takes a slot of one unit.
+func (l *Limiter) Acquire(ctx context.Context, p limiter.Policy, key string) (limiter.Slot, error) {
+	return l.DoAcquire(ctx, p.Request(key, 1), 0)
+}
+
+// DoAcquire takes a slot of request.Cost units for ttl; 0 is the policy's Period.
+func (l *Limiter) DoAcquire(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Slot, error) {
+	var slot struct {
+		Result    result     `json:"result"`
+		ID        string     `json:"id"`
+		Fence     int64      `json:"fence"`
+		ExpiresAt *time.Time `json:"expires_at"`
+	}
+	err := l.send(ctx, "/v1/acquire", struct {
+		Policy string  `json:"policy"`
+		Key    string  `json:"key"`
+		Cost   float64 `json:"cost"`
+		TTL    string  `json:"ttl,omitempty"`
+	}{request.Policy.Name, request.Key, request.Cost, lasting(ttl)}, &slot)
+	if err != nil {
+		return limiter.Slot{}, err
+	}
+	s := limiter.Slot{Result: slot.Result.result(), ID: slot.ID, Fence: slot.Fence}
+	if slot.ExpiresAt != nil {
+		s.ExpiresAt = *slot.ExpiresAt
+	}
+	return s, nil
+}
+
+// lasting returns a ttl as the server has it; "" for 0.
+func lasting(ttl time.Duration) string {
+	if ttl == 0 {
+		return ""
+	}
+	return ttl.String()
+}
+
+// Renew moves the end of a slot to ttl from now; 0 is the policy's Period.
+func (l *Limiter) Renew(ctx context.Context, id string, ttl time.Duration) (expiresAt time.Time, err error) {
+	var renewed struct {
+		ExpiresAt time.Time `json:"expires_at"`
+	}
+	err = l.send(ctx, "/v1/renew", struct {
+		ID  string `json:"id"`
+		TTL string `json:"ttl,omitempty"`
+	}{id, lasting(ttl)}, &renewed)
+	return renewed.ExpiresAt, err
+}
+
+// Release gives a slot back.
+func (l *Limiter) Release(ctx context.Context, id string) error {
+	return l.send(ctx, "/v1/release", map[string]string{"id": id}, nil)
+}
+
 // Usage returns what a key has spent, reserved and left.
 func (l *Limiter) Usage(ctx context.Context, p limiter.Policy, key string) (limiter.Usage, error) {
 	var u struct {

@@ -321,6 +321,21 @@ type PglimitSlidingWindowLogNow struct {
 	EmptyAt      interface{}
 }
 
+type PglimitSlot struct {
+	Held           int64
+	LimitUnits     int64
+	PeriodUs       int64
+	Fence          int64
+	BlockedUntilUs int64
+	UpdatedAtUs    int64
+	ExpiresAtUs    int64
+	Policy         string
+	Key            string
+	Ids            []string
+	Costs          []int64
+	Ends           []int64
+}
+
 type PglimitSweep struct {
 	SweptAtUs           int64
 	TookUs              int64

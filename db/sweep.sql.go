@@ -101,6 +101,7 @@ SELECT (SELECT count(*) FROM (
            UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_counter AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_log AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_attempt AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
+           UNION ALL (SELECT t.expires_at_us FROM pglimit_slot AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
            UNION ALL (SELECT h.forget_at_us FROM pglimit_reservation AS h WHERE h.forget_at_us <= c.us AND h.state <> 'open' ORDER BY h.forget_at_us LIMIT $1::bigint)
            LIMIT $1::bigint) AS due)::bigint AS due_rows,
        (SELECT count(*) FROM (SELECT h.expires_at_us FROM pglimit_reservation AS h WHERE h.state = 'open' AND h.expires_at_us <= c.us
@@ -115,6 +116,7 @@ SELECT (SELECT count(*) FROM (
              (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_counter AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_log AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_attempt AS t),
+             (SELECT min(t.expires_at_us) FROM pglimit_slot AS t),
              (SELECT h.forget_at_us FROM pglimit_reservation AS h WHERE h.forget_at_us <= c.us AND h.state <> 'open' ORDER BY h.forget_at_us LIMIT 1),
              (SELECT min(h.expires_at_us) FROM pglimit_reservation AS h WHERE h.state = 'open'))::bigint AS oldest_us
 FROM (SELECT $2::bigint AS us) AS c

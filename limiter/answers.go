@@ -32,8 +32,9 @@ type verb struct {
 type served uint8
 
 const (
-	servesMeters   served = iota // all but those of Attempts
+	servesMeters   served = iota // all but those of Attempts and Concurrency
 	servesAttempts               // those of Attempts
+	servesSlots                  // those of Concurrency
 	servesAll
 )
 
@@ -58,6 +59,10 @@ var (
 	verbAttempt   = &verb{name: VerbAttempt, kind: store.Attempt, answers: true, requests: true, serves: servesAttempts}
 	verbSucceeded = &verb{name: VerbSucceeded, kind: store.Succeeded}
 	verbFailed    = &verb{name: VerbFailed, kind: store.Failed}
+
+	verbAcquire = &verb{name: VerbAcquire, kind: store.Acquire, answers: true, requests: true, serves: servesSlots}
+	verbRenew   = &verb{name: VerbRenew, kind: store.Renew}
+	verbRelease = &verb{name: VerbRelease, kind: store.Release}
 
 	// Those of sets.
 	verbAll     = &verb{name: VerbAllowAll, kind: store.Take, answers: true, requests: true}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -153,29 +154,43 @@ func (e *engine) report(ctx context.Context, v *verb, public string) (r Result, 
 	if e.closed.Load() {
 		return r, store.ErrClosed
 	}
-	id, ok := store.ParseTicketID(public)
-	uncounted := false
-	if !ok {
-		id.Algorithm = ""
-		id.Policy, id.Key, uncounted = store.ParseUncountedID(public)
-	}
-	if !ok && !uncounted || !valid.Name(id.Policy) || valid.Key(id.Key) != nil {
-		return r, store.Invalid("ticket", store.Quote(public), "is not the ID of a Ticket")
-	}
-	in.Policy, in.Key = Policy{Name: id.Policy, Algorithm: Algorithm(id.Algorithm)}, id.Key
-	if uncounted {
+	op, err := e.byID(&in, v, algorithm.Attempts, "ticket", public)
+	switch {
+	case err != nil:
+		return r, err
+	case op == nil:
 		return Result{Allowed: true, Source: SourceSkipped, At: e.clockTime()}, nil
 	}
-	op := &store.Op{Kind: v.kind, ID: id.ID, Attempt: new(store.Attempting), Query: store.Query{Algorithm: id.Algorithm, Policy: id.Policy, Key: id.Key, Now: e.now()}}
-	if !e.tx {
-		op.Commit = store.Durable
-	}
+	op.Attempt = new(store.Attempting)
 	if err = e.send(ctx, op); err != nil {
 		return r, err
 	}
 	r = attempted(op, v, 1, e.source)
 	r.rows = e.rows(1, op)
 	return r, nil
+}
+
+// byID returns the op of a verb that takes the ID of an attempt or a slot, the field of an error,
+// and sets the policy and key of in. op is nil for one for which nothing was counted.
+func (e *engine) byID(in *Request, v *verb, a algorithm.Name, field, public string) (op *store.Op, err error) {
+	id, ok := store.ParseIDOf(a, public)
+	uncounted := false
+	if !ok {
+		id.Algorithm = ""
+		id.Policy, id.Key, uncounted = store.ParseUncountedID(public)
+	}
+	if !ok && !uncounted || !valid.Name(id.Policy) || valid.Key(id.Key) != nil {
+		return nil, store.Invalid(field, store.Quote(public), "is not the ID of a "+strings.ToUpper(field[:1])+field[1:])
+	}
+	in.Policy, in.Key = Policy{Name: id.Policy, Algorithm: Algorithm(id.Algorithm)}, id.Key
+	if uncounted {
+		return nil, nil
+	}
+	op = &store.Op{Kind: v.kind, ID: id.ID, Query: store.Query{Algorithm: id.Algorithm, Policy: id.Policy, Key: id.Key, Now: e.now()}}
+	if !e.tx {
+		op.Commit = store.Durable
+	}
+	return op, nil
 }
 
 // attempted returns the outcome of an op about attempts as a Result.

@@ -46,6 +46,7 @@ type shared struct {
 	denied      *denials    // nil: none are remembered
 	leases      *leases     // nil: none are taken
 	places      *places.Places[queueKey]
+	lines       *lines // of callers that wait for slots
 	degraded    throttle.Throttle
 	refusals    refusals
 	local       *local // nil in memory
@@ -56,7 +57,7 @@ func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
 		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret, overriding: overriding{c.Policies, c.clockTime},
 		clock: c.Now, clockTime: c.clockTime, observe: c.Observe, denialLog: c.DenialLog,
-		logger: c.Logger, refusals: refusals{failOpen: c.MisconfiguredFailsOpen}, withdrawals: newInProgress(), places: places.New[queueKey](maxPlaces),
+		logger: c.Logger, refusals: refusals{failOpen: c.MisconfiguredFailsOpen}, withdrawals: newInProgress(), places: places.New[queueKey](maxPlaces), lines: newLines(),
 	}}
 }
 
@@ -185,6 +186,8 @@ func (e *engine) answer(ctx context.Context, c *call, r *Result, err error) erro
 		return err
 	case c.verb.answers && c.op.Attempt != nil:
 		*r = attempted(&c.op, c.verb, c.request.Cost, e.source)
+	case c.verb.answers && c.op.Slot != nil:
+		*r = held(&c.op, c.verb, c.request.Cost, e.source)
 	case c.verb.answers && c.op.Outcome.Before != nil:
 		*r, err = replay(c, c.op.Outcome.Before, e.source)
 	case c.verb.answers:
@@ -281,6 +284,8 @@ func (e *engine) compile(c *call) error {
 		return err
 	case c.request.Policy.Algorithm == Attempts || c.verb.serves == servesAttempts:
 		return e.compileAttempt(c)
+	case c.request.Policy.Algorithm == Concurrency || c.verb.serves == servesSlots:
+		return e.compileSlot(c)
 	case !c.verb.answers:
 		return nil
 	}

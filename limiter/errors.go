@@ -36,6 +36,9 @@ var (
 	// live ended and it counted as failed, or there was a Reset. Nothing was changed. After it
 	// a Succeeded must not count as a login.
 	ErrNoTicket = store.ErrNoTicket
+	// ErrNoSlot: no slot with that ID is held. It was released before, its time to live ended,
+	// or there was a Reset. Nothing was changed. After it others may hold what the slot held.
+	ErrNoSlot = store.ErrNoSlot
 	// ErrClosed: the limiter was closed.
 	ErrClosed = store.ErrClosed
 	// ErrMisconfigured: any other error of the database or its driver. Someone must change a

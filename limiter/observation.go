@@ -10,7 +10,8 @@ import (
 // Verb names a method of a Limiter or Tx, as in metrics and logs.
 type Verb string
 
-// The verbs. Allow, AllowN and Do are VerbAllow.
+// The verbs. Allow, AllowN and Do are VerbAllow. DoAcquire, DoWith and each try of an
+// AcquireWait are VerbAcquire.
 const (
 	VerbAllow       Verb = "allow"
 	VerbAllowUpTo   Verb = "allow_up_to"
@@ -32,6 +33,9 @@ const (
 	VerbAttempt     Verb = "attempt"
 	VerbSucceeded   Verb = "succeeded"
 	VerbFailed      Verb = "failed"
+	VerbAcquire     Verb = "acquire"
+	VerbRenew       Verb = "renew"
+	VerbRelease     Verb = "release"
 )
 
 // Observer gets observations, on the caller's goroutine, so it must not block. It is safe for
@@ -47,12 +51,13 @@ type Observation struct {
 	// units of a cancelled Wait or an expired reservation, is not observed.
 	Verb Verb
 	// Request is the request, with the override of its key applied, and the Cost that an
-	// Estimate was corrected to. For Settle, Cancel, Succeeded and Failed it has the policy's
-	// Name and Algorithm and the stored Key, read from the ID, and the units settled as Cost.
+	// Estimate was corrected to. For Settle, Cancel, Succeeded, Failed, Renew and Release it has
+	// the policy's Name and Algorithm and the stored Key, read from the ID, and the units settled
+	// as Cost.
 	// For Reset, Block, Unblock and Usage its Cost is 0.
 	Request Request
 	// Result is the answer. It is zero if Err is not nil, except for the Reason and At of an
-	// ErrOverloaded, and for Reset, Block, Unblock, Cancel and Succeeded.
+	// ErrOverloaded, and for Reset, Block, Unblock, Cancel, Succeeded, Renew and Release.
 	Result Result
 	// Err is the error that the method returned.
 	Err error
@@ -90,7 +95,7 @@ func (o Observation) Outcome() Outcome {
 		return OutcomeAllowed
 	}
 	switch o.Verb {
-	case VerbReset, VerbBlock, VerbUnblock, VerbCancel, VerbSucceeded: // without a Result
+	case VerbReset, VerbBlock, VerbUnblock, VerbCancel, VerbSucceeded, VerbRenew, VerbRelease: // without a Result
 		return OutcomeAllowed
 	}
 	return OutcomeDenied
@@ -108,7 +113,7 @@ func (o Observation) Labels() [4]string {
 		}
 	}
 	switch o.Verb {
-	case VerbSettle, VerbCancel, VerbSucceeded, VerbFailed:
+	case VerbSettle, VerbCancel, VerbSucceeded, VerbFailed, VerbRenew, VerbRelease:
 		if !o.Request.Policy.Algorithm.known() {
 			policy = "" // the ID of what counts nothing: anyone can make one
 		}

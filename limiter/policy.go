@@ -69,12 +69,14 @@ type Policy struct {
 	Algorithm Algorithm `json:"algorithm"`
 	// Limit is the number of units that pass per Period in the long run, from 1e-9 to
 	// 2^53. It has no default. For Attempts it is the number of the first failure that makes
-	// the key wait, a whole number: at 3, the third failure and each further one do.
+	// the key wait, a whole number: at 3, the third failure and each further one do. For Concurrency it is the
+	// number of units that may be held at once, a whole number.
 	Limit float64 `json:"limit"`
 	// Period is the time over which Limit units pass: whole microseconds, up to a hundred
 	// years. It has no default. It must be 0 with a Calendar. For Attempts it is the time after
 	// which failures are forgotten. It begins at the end of the last wait, or at the last
-	// failure if that made none.
+	// failure if that made none. For Concurrency it is how long a slot is held that is not
+	// renewed, from one second.
 	Period time.Duration `json:"period,omitempty"`
 	// Burst is the capacity: the number of units that an unused key grants at once, from
 	// 1e-9 to 2^53. Default: Limit. For the window algorithms it must be 0 or equal to
@@ -283,9 +285,15 @@ const (
 	// It meters no units, so [Algorithms] does not list it. Its policies work only with Attempt,
 	// Succeeded, Failed, Check, Usage, Reset, Block and Unblock. See [Limiter.Attempt].
 	Attempts = Algorithm(algorithm.Attempts)
+	// Concurrency limits how much is held at once: at most Limit units of a key, in slots that
+	// end after Period unless they are renewed or released. As Attempts it is not in
+	// [Algorithms]. Only Acquire, DoAcquire, AcquireWait, Renew, Release, Keep, DoWith, Check,
+	// Usage, Reset, Block and Unblock serve its policies. See [Limiter.Acquire].
+	Concurrency = Algorithm(algorithm.Concurrency)
 )
 
-// Algorithms returns every algorithm that meters units, in a fixed order: all but Attempts.
+// Algorithms returns every algorithm that meters units which pass, in a fixed order: all but
+// Attempts and Concurrency.
 func Algorithms() []Algorithm {
 	all := make([]Algorithm, len(algorithm.Names))
 	for i, n := range algorithm.Names {
@@ -297,11 +305,14 @@ func Algorithms() []Algorithm {
 // table is the algorithm in whose table the rows are.
 func (a Algorithm) table() algorithm.Name { return algorithm.Name(a).Table() }
 
-func (a Algorithm) known() bool { return a == Attempts || algorithm.Name(a).Index() >= 0 }
+func (a Algorithm) known() bool { return a.unmetered() || algorithm.Name(a).Index() >= 0 }
+
+// unmetered reports whether the algorithm meters no units that pass.
+func (a Algorithm) unmetered() bool { return a == Attempts || a == Concurrency }
 
 // bucket reports whether the algorithm leaks. The others count in windows.
 func (a Algorithm) bucket() bool {
-	return algorithm.Name(a).Family() == algorithm.Buckets && a != Attempts
+	return algorithm.Name(a).Family() == algorithm.Buckets && !a.unmetered()
 }
 
 // Calendar makes a FixedWindow's windows the periods of a calendar, in Policy.TimeZone.

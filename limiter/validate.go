@@ -23,7 +23,7 @@ func (p Policy) Validate() error {
 	case !valid.Name(p.Name):
 		return p.bad("Name", p.Name, "must match "+valid.NameHelp)
 	case !p.Algorithm.known():
-		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", append(algorithm.Names[:len(algorithm.Names):len(algorithm.Names)], algorithm.Attempts)))
+		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", algorithm.All()))
 	case !valid.Units(p.Limit):
 		return p.bad("Limit", p.Limit, "must be from 1e-9 to 2^53")
 	case p.Burst != 0 && !valid.Units(p.Burst):
@@ -62,6 +62,9 @@ func (p Policy) Validate() error {
 	if err := p.validateAttempts(); err != nil {
 		return err
 	}
+	if err := p.validateSlots(); err != nil {
+		return err
+	}
 	if err := p.validateLease(); err != nil {
 		return err
 	}
@@ -75,8 +78,8 @@ func (p Policy) validateKeys() error {
 	switch rest := p.rest(); {
 	case p.MaxKeys < 0 || p.MaxKeys > maxMaxKeys:
 		return p.bad("MaxKeys", p.MaxKeys, "must be from 1 to 1e9, or 0 for no bound")
-	case p.MaxKeys != 0 && p.Algorithm == Attempts:
-		return p.bad("MaxKeys", p.MaxKeys, "is not for attempts: leave it 0")
+	case p.MaxKeys != 0 && p.Algorithm.unmetered():
+		return p.bad("MaxKeys", p.MaxKeys, fmt.Sprintf("is not for %s: leave it 0", p.Algorithm))
 	case p.RestLimit == 0:
 		return nil
 	case p.MaxKeys == 0:
@@ -121,13 +124,29 @@ func (p Policy) validateAttempts() error {
 	return nil
 }
 
+func (p Policy) validateSlots() error {
+	switch {
+	case p.Algorithm != Concurrency:
+		return nil
+	case p.Limit < 1 || p.Limit != math.Trunc(p.Limit):
+		return p.bad("Limit", p.Limit, "must be whole and at least 1: the units held at once")
+	case p.Period < store.MinTTL:
+		return p.bad("Period", p.Period, "must be at least 1s: how long a slot is held that is not renewed")
+	case p.BlockFor != 0:
+		return p.bad("BlockFor", p.BlockFor, "is not for concurrency: leave it 0")
+	case p.OnError != FailClosed:
+		return p.bad("OnError", int(p.OnError), "must be FailClosed: slots are not held without the database")
+	}
+	return nil
+}
+
 func (p Policy) validateLease() error {
 	switch {
 	case p.Lease == 0:
 		return nil
 	case !(p.Lease > 0 && p.Lease <= 0.5):
 		return p.bad("Lease", p.Lease, "must be from 0 to 0.5")
-	case p.Algorithm == LeakyBucketQueue, p.Algorithm == SlidingWindowLog, p.Algorithm == Attempts:
+	case p.Algorithm == LeakyBucketQueue, p.Algorithm == SlidingWindowLog, p.Algorithm.unmetered():
 		return p.bad("Lease", p.Lease, fmt.Sprintf("%s has no leases: leave it 0", p.Algorithm))
 	}
 	return nil

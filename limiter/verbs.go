@@ -86,6 +86,9 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 	if a := c.op.Attempt; a != nil {
 		s.Reservations = len(a.Tries.Ends)
 	}
+	if h := c.op.Slot; h != nil {
+		s.Reservations = int(h.Slots)
+	}
 	s.Spent = s.Result.Level - s.Reserved
 	if w, ok := c.op.Outcome.View.(*algorithm.Window); ok && w.Count > 0 {
 		s.WindowEndsAt = time.UnixMicro(w.EndsAt)

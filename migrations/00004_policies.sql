@@ -37,7 +37,7 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT pglimit_policy_pkey PRIMARY KEY (name),
     CONSTRAINT "name must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
     CONSTRAINT "algorithm must be one that docs/algorithms.md lists" CHECK (
-        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'attempts')),
+        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'attempts', 'concurrency')),
     CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s >= 1e-6::float8 AND period_s <= 3155760000::float8
         AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
@@ -58,11 +58,13 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "attempts need whole limit_units, burst to 100 and block_for_s" CHECK (algorithm <> 'attempts'
         OR limit_units >= 1::float8 AND limit_units = trunc(limit_units) AND (burst IS NULL OR burst >= 1::float8 AND burst <= 100::float8 AND burst = trunc(burst))
         AND block_for_s > 0::float8 AND (block_max_s > 0::float8 OR period_s >= block_for_s)),
-    CONSTRAINT "attempts need on_error fail_closed" CHECK (algorithm <> 'attempts' OR on_error = 'fail_closed'),
+    CONSTRAINT "concurrency needs whole limit_units, period_s >= 1, no block" CHECK (algorithm <> 'concurrency'
+        OR limit_units >= 1::float8 AND limit_units = trunc(limit_units) AND period_s >= 1::float8 AND block_for_s = 0::float8),
+    CONSTRAINT "attempts and concurrency need on_error fail_closed" CHECK (algorithm NOT IN ('attempts', 'concurrency') OR on_error = 'fail_closed'),
     CONSTRAINT "lease must be from 0 to 0.5, not for queues, logs, attempts" CHECK (lease = 0::float8
-        OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log', 'attempts')),
+        OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log', 'attempts', 'concurrency')),
     CONSTRAINT "max_keys must be from 1 to 1e9 or 0, and is not for attempts" CHECK (max_keys = 0::bigint
-        OR max_keys >= 1::bigint AND max_keys <= 1000000000::bigint AND algorithm <> 'attempts'),
+        OR max_keys >= 1::bigint AND max_keys <= 1000000000::bigint AND algorithm NOT IN ('attempts', 'concurrency')),
     CONSTRAINT "rest_limit must be from 1e-9 to 2^53 or 0, and needs max_keys" CHECK (rest_limit = 0::float8
         OR max_keys > 0::bigint AND rest_limit BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "burst * rest_limit / limit_units must be from 1e-9 to 2^53" CHECK (

@@ -228,7 +228,7 @@ func (t *Telemetry) span(ctx context.Context, o *limiter.Observation, k [4]strin
 func kind(err error) string {
 	for _, known := range [...]error{
 		limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNotMigrated, limiter.ErrMisconfigured, limiter.ErrOverloaded, limiter.ErrLocked,
-		limiter.ErrUnavailable, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket, limiter.ErrClosed, limiter.ErrRetryTx,
+		limiter.ErrUnavailable, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket, limiter.ErrNoSlot, limiter.ErrClosed, limiter.ErrRetryTx,
 		context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, known) {

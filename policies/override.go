@@ -82,7 +82,7 @@ func number(v *float64) string { return strconv.FormatFloat(*v, 'g', -1, 64) }
 
 // suits returns an error if the override sets what its policy has not.
 func (o *Override) suits(p *limiter.Policy) error {
-	if p.Algorithm == limiter.Attempts { // whose Limit and Burst are whole
+	if p.Algorithm == limiter.Attempts || p.Algorithm == limiter.Concurrency { // whose Limit and Burst are whole
 		effective, _ := o.Apply(*p)
 		if err := effective.Validate(); err != nil {
 			return fmt.Errorf("Override of %s for %s: %w", o.Policy, store.Quote(o.Key), err)

@@ -124,9 +124,9 @@ const (
 // If Burst is nil, the policy's Burst changes in proportion to its Limit: ten times the limit
 // admits ten times as much at once. A product is at least 1e-9 and at most 2^53.
 //
-// For a policy of limiter.Attempts the Limit and Burst after the override must be whole. Apply
-// refuses others. If they come from a statement of SQL or a later change of the policy, each
-// Attempt of the key returns ErrInvalid.
+// For a policy of limiter.Attempts or limiter.Concurrency the Limit and Burst after the override
+// must be whole. Apply refuses others. If they come from a statement of SQL or a later change of
+// the policy, each Attempt or Acquire of the key returns ErrInvalid.
 type Override struct {
 	Policy    string    `json:"policy"`              // the policy's name
 	Key       string    `json:"key"`                 // the caller's; in an answer as stored, its HMAC if Config.KeySecret is set

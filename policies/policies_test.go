@@ -16,8 +16,9 @@ import (
 func TestApplyValidates(t *testing.T) {
 	t.Parallel()
 	window := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
+	exports := limiter.Policy{Name: "exports", Algorithm: limiter.Concurrency, Limit: 3, Period: time.Minute}
 	logins := limiter.Policy{Name: "logins", Algorithm: limiter.Attempts, Limit: 3, Period: time.Hour, BlockFor: time.Minute}
-	p, err := policies.New(window, logins)
+	p, err := policies.New(window, logins, exports)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +55,7 @@ func TestApplyValidates(t *testing.T) {
 		"factor of what":   {of(policies.Override{Key: "k", Factor: new(2.0), Limit: new(2.0)}), "excludes Limit"},
 		"burst 0":          {of(policies.Override{Key: "k", Burst: new(0.0)}), "needs Limit"},
 		"burst of windows": {of(policies.Override{Policy: "window", Key: "k", Burst: new(4.0)}), "fixed_window"},
+		"half a slot":      {of(policies.Override{Policy: "exports", Key: "k", Factor: new(0.5)}), "Limit 1.5: must be whole"},
 		"half a failure":   {of(policies.Override{Policy: "logins", Key: "k", Limit: new(2.5)}), "Limit 2.5: must be whole"},
 		"times of failure": {of(policies.Override{Policy: "logins", Key: "k", Factor: new(1.5)}), "Limit 4.5: must be whole"},
 		"many at once":     {of(policies.Override{Policy: "logins", Key: "k", Burst: new(101.0)}), "Burst 101: must be whole"},

@@ -2,7 +2,6 @@ package decide
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,30 +30,7 @@ var attempts = limiter.Policy{Name: "attempts", Algorithm: limiter.Attempts, Lim
 // back and a janitor that sweeps.
 func TestAttemptsAsMemory(t *testing.T) {
 	t.Parallel()
-	address := testworld.NewDatabase(t)
-	pool := testworld.Connect(t, address)
-	var dbs []*sql.DB
-	for _, driver := range testworld.SQLDrivers {
-		dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
-	}
-	d := search.Draw{Equal: true, Retries: true, Operations: search.Attempts}
-	testworld.Search(t, d, 100, func(t *testing.T) func(*search.History) search.Subject {
-		return func(*search.History) search.Subject {
-			s, config := testworld.NewSubject(t)
-			s.Apply = nil
-			s.Sweep = func() error {
-				now := s.Clock.Now
-				sweeper := must.OK(janitor.New(pool, &janitor.Config{Now: now}))(t)
-				_, err := sweeper.Sweep(t.Context())
-				return err
-			}
-			s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
-			for _, db := range dbs {
-				s.Ways = append(s.Ways, search.By(testworld.NewSQL(t, db, config))...)
-			}
-			return s
-		}
-	}, attempts)
+	searchAsMemory(t, search.Draw{Equal: true, Retries: true, Operations: search.Attempts}, attempts)
 }
 
 // begin begins an attempt that is to be allowed, and returns its ID.

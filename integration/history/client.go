@@ -5,13 +5,10 @@ package history
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/history/model"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
@@ -100,6 +97,10 @@ func (c *client) draw(inTx bool) model.Op {
 		c.drawAttempt(&op)
 		return op
 	}
+	if c.Slots {
+		c.drawSlot(&op)
+		return op
+	}
 	op.Units = float64(1 + c.rand.IntN(3))
 	verbs := []model.Verb{
 		model.Allow, model.Allow, model.Allow, model.Allow, model.AllowUpTo, model.AllowUpTo, model.Check, model.Usage,
@@ -150,6 +151,26 @@ func (c *client) drawAttempt(op *model.Op) {
 		op.Held = max(1, n-c.rand.IntN(min(n, 4)))
 		op.Key = c.board.key(op.Held)
 		op.Policy = c.plans[op.Key][0]
+	}
+}
+
+// drawSlot draws an operation about slots.
+func (c *client) drawSlot(op *model.Op) {
+	verbs := []model.Verb{
+		model.Acquire, model.Acquire, model.Acquire, model.Acquire, model.Acquire, model.Renew, model.Renew, model.Release, model.Release, model.Release,
+		model.Check, model.Usage, model.Block, model.Unblock, model.Reset,
+	}
+	op.Verb, op.Units = verbs[c.rand.IntN(len(verbs))], float64(1+c.rand.IntN(2))
+	n := len(c.board.posted())
+	switch {
+	case op.Verb == model.Block:
+		op.For = int64(1+c.rand.IntN(8)) * unit / 16
+	case op.Verb == model.Renew && n > 0, op.Verb == model.Release && n > 0:
+		op.Held, op.For = max(1, n-c.rand.IntN(min(n, 4))), unit*int64(1+c.rand.IntN(2))
+		op.Key = c.board.key(op.Held)
+		op.Policy = c.plans[op.Key][0]
+	case op.Verb == model.Acquire, op.Verb == model.Renew, op.Verb == model.Release:
+		op.Verb, op.For = model.Acquire, unit*int64(1+c.rand.IntN(3))
 	}
 }
 
@@ -259,7 +280,7 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 		defer cancel()
 		o.Result, err = c.limiter.DoWait(ctx, call.Request)
 		return o, err
-	case model.Settle, model.Cancel, model.Succeeded, model.Failed:
+	case model.Settle, model.Cancel, model.Succeeded, model.Failed, model.Renew, model.Release:
 		call.ID = c.board.posted()[op.Held-1]
 	case model.AllowAll:
 		for _, q := range op.Requests {
@@ -278,6 +299,9 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 	} else if len(a.PerRequest) > 0 {
 		o.Result = a.PerRequest[0]
 	}
+	if o.Fence = a.Fence; op.Verb == model.Renew {
+		o.Expires = a.Expires
+	}
 	if a.Err == nil && a.ID != "" {
 		c.reserved(&o, op.Key, a.ID, a.Expires)
 	}
@@ -288,25 +312,6 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 func (c *client) reserved(o *model.Out, key int, id string, expires time.Time) {
 	o.Held, o.Expires = c.board.post(key, id), expires
 	c.expiry = expires.UnixMicro() - c.clock.skew
-}
-
-// fault sorts an error. It returns the fault that the model knows, or else whether it is certain
-// that nothing has changed.
-func fault(err error) (fault string, nothing bool) {
-	var state *pgconn.PgError
-	switch {
-	case errors.Is(err, limiter.ErrNoReservation), errors.Is(err, limiter.ErrNoTicket):
-		return model.Unknown, false
-	case errors.Is(err, limiter.ErrReservationEnded):
-		return model.Ended, false
-	case errors.Is(err, limiter.ErrInvalid):
-		return model.Invalid, false
-	case errors.Is(err, limiter.ErrOverloaded), errors.Is(err, limiter.ErrLocked), errors.Is(err, limiter.ErrRetryTx):
-		return "", true
-	case errors.As(err, &state):
-		return "", state.Code == "40001" || state.Code == "40P01"
-	}
-	return "", false
 }
 
 // do makes a call and records it.
@@ -324,55 +329,4 @@ func (c *client) do(op *model.Op) {
 		}
 		return err
 	})
-}
-
-// keep keeps answers for an Undo.
-func (c *client) keep(op *model.Op, o model.Out) {
-	switch op.Verb {
-	case model.Allow, model.AllowUpTo:
-		c.done = append(c.done, granted{op.Number, op.Key, op.Policy, o.Result})
-	case model.AllowAll:
-		for i, q := range op.Requests {
-			c.done = append(c.done, granted{op.Number + i, q.Key, q.Policy, o.All.PerRequest[i]})
-		}
-	}
-	if n := len(c.done); n > 4 {
-		c.done = c.done[n-4:]
-	}
-}
-
-// record notes what happens between a call and its return. An operation of which it is
-// certain that nothing happened is not recorded.
-func (c *client) record(op *model.Op, do func(*record) error) {
-	r := record{Scene: c.scene.number, Process: c.process.number, Client: c.client, Call: c.clock.tick()}
-	_, from := c.clock.now()
-	err := do(&r)
-	if len(op.Clocks) == 0 {
-		op.Clocks = c.clock.since(from)
-	}
-	r.Return, r.Op = c.clock.tick(), *op
-	r.Out.Tell()
-	if err != nil {
-		f, nothing := fault(err)
-		if nothing {
-			return
-		}
-		r.Out = model.Out{Lost: f == "", Answer: model.Answer{Fault: f}, Steps: r.Out.Steps}
-		r.Err = err.Error()
-	}
-	c.records = append(c.records, r)
-}
-
-// lose sometimes makes the next answer get lost: its caller leaves, or the connection
-// closes.
-func (c *client) lose(ctx context.Context) (context.Context, context.CancelFunc) {
-	if c.Loses {
-		switch c.rand.IntN(24) {
-		case 0:
-			return context.WithTimeout(ctx, time.Duration(c.rand.IntN(2000))*time.Microsecond)
-		case 1:
-			c.cut.Store(true)
-		}
-	}
-	return ctx, func() {}
 }

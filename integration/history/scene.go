@@ -35,7 +35,7 @@ type scene struct {
 
 // themes are the kinds of operations that a scene has besides the usual ones.
 type themes struct {
-	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts bool
+	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots bool
 }
 
 // The scenes that run at once, and their size.
@@ -66,6 +66,14 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 		s.themes, s.Tx = themes{Loses: loses, Attempts: true}, r.IntN(2) == 0
 		for i := range 1 + r.IntN(2) {
 			s.plans = append(s.plans, []limiter.Policy{drawAttempts(r, fmt.Sprintf("scene-%d-%d", number, i))})
+		}
+		return s
+	}
+	if r.IntN(5) == 0 {
+		s.themes, s.Tx = themes{Loses: loses, Slots: true}, r.IntN(2) == 0
+		for i := range 1 + r.IntN(2) {
+			p := limiter.Policy{Name: fmt.Sprintf("scene-%d-%d", number, i), Algorithm: limiter.Concurrency, Limit: float64(1 + r.IntN(3)), Period: period}
+			s.plans = append(s.plans, []limiter.Policy{p})
 		}
 		return s
 	}

@@ -57,7 +57,7 @@ func (c *client) step(ctx context.Context, tx pgx.Tx, l *limiter.Tx, step *model
 	switch step.Verb {
 	case model.Savepoint:
 		_, err = tx.Exec(ctx, "SAVEPOINT "+name)
-	case model.Release:
+	case model.Forget:
 		_, err = tx.Exec(ctx, "RELEASE SAVEPOINT "+name)
 	case model.Back:
 		_, err = tx.Exec(ctx, "ROLLBACK TO SAVEPOINT "+name)
@@ -69,7 +69,7 @@ func (c *client) step(ctx context.Context, tx pgx.Tx, l *limiter.Tx, step *model
 
 // drawSteps draws the steps of a transaction.
 func (c *client) drawSteps() (steps []model.Op) {
-	if c.Attempts { // a transaction may wait for one that waits for it, if it uses two keys
+	if c.Attempts || c.Slots { // a transaction may wait for one that waits for it, if it uses two keys
 		return []model.Op{c.draw(true)}
 	}
 	if c.rand.IntN(3) == 0 { // any single one
@@ -101,7 +101,7 @@ func (c *client) drawSteps() (steps []model.Op) {
 		}
 		steps = append(steps, c.drawLocked(locked))
 		if saves {
-			end := []model.Verb{model.Release, model.Back}[c.rand.IntN(2)]
+			end := []model.Verb{model.Forget, model.Back}[c.rand.IntN(2)]
 			steps = append(steps, model.Op{Verb: end})
 		}
 	}

@@ -160,8 +160,8 @@ func TestStatusReadsIndexes(t *testing.T) {
 				t.Errorf("analyzed %v: %s", analyze, strings.TrimSpace(line))
 			}
 		}
-		if indexes != 2*7+3 {
-			t.Errorf("%d scans of the indexes of expiries, want 17:\n%s", indexes, plan)
+		if indexes != 2*8+3 {
+			t.Errorf("%d scans of the indexes of expiries, want 19:\n%s", indexes, plan)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)

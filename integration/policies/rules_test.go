@@ -179,8 +179,8 @@ func TestAnchorsInSQL(t *testing.T) {
 	}
 }
 
-// TestAttemptsInSQL: the table refuses the policies of attempts, and the bounds of keys, that
-// Validate refuses.
+// TestAttemptsInSQL: the table refuses the policies of attempts and of slots, and the bounds of keys,
+// that Validate refuses.
 func TestAttemptsInSQL(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
@@ -228,6 +228,16 @@ func TestAttemptsInSQL(t *testing.T) {
 		func(p *limiter.Policy) {
 			p.Algorithm, p.Limit, p.MaxKeys, p.Burst, p.RestLimit = limiter.GCRA, 0, 1, 1, 1
 		},
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor = limiter.Concurrency, 0 },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor, p.Burst = limiter.Concurrency, 0, 3 },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor, p.Burst = limiter.Concurrency, 0, 4 },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor, p.Limit = limiter.Concurrency, 0, 1.5 },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor, p.Limit = limiter.Concurrency, 0, 0.5 },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor, p.Period = limiter.Concurrency, 0, time.Second },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor, p.Period = limiter.Concurrency, 0, time.Millisecond },
+		func(p *limiter.Policy) { p.Algorithm = limiter.Concurrency },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor, p.Lease = limiter.Concurrency, 0, 0.1 },
+		func(p *limiter.Policy) { p.Algorithm, p.BlockFor, p.OnError = limiter.Concurrency, 0, limiter.FailOpen },
 	} {
 		p := good
 		change(&p)
@@ -241,7 +251,7 @@ func TestAttemptsInSQL(t *testing.T) {
 			refused++
 		}
 	}
-	if refused != 23 {
+	if refused != 30 {
 		t.Errorf("%d were refused", refused)
 	}
 }

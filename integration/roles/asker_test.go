@@ -50,6 +50,8 @@ func attacks() map[string]string {
 		"guess without a limit by another's policy": `SELECT pglimit.attempt_with('login', 'victim', 1, 60, block_for_s => 1)`,
 		"make a victim wait":                        `SELECT pglimit.failed(a.ticket) FROM pglimit.attempt_with('login', 'victim', 1, 60, block_for_s => 3155760000, block_max_s => 3155760000) AS a`,
 		"end a victim's wait":                       `SELECT pglimit.succeeded(a.ticket) FROM pglimit.attempt_with('login', 'victim', 9e15, 60, 100, block_for_s => 1) AS a`,
+		"take a slot":                               `SELECT pglimit.acquire_with('login', 'victim', limit_units => 1, period_s => 60)`,
+		"read slots":                                `SELECT * FROM limits.pglimit_slot`,
 		"read attempts":                             `SELECT * FROM limits.pglimit_attempt`,
 		"forget attempts":                           `DELETE FROM limits.pglimit_attempt`,
 		"report all attempts":                       `UPDATE limits.pglimit_attempt SET tickets = '{}'`,

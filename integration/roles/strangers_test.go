@@ -36,6 +36,12 @@ func TestStrangersInSearch(t *testing.T) {
 		d.Names = 1
 		testworld.SearchFunctions(t, d, 10, testworld.Functions{Q: pool, ByName: true}, p)
 	})
+	t.Run("slots", func(t *testing.T) {
+		t.Parallel()
+		d := search.Draw{Operations: search.Without(search.Slots, "begin", "commit", "rollback", "sweep")}
+		p := limiter.Policy{Name: "slots", Algorithm: limiter.Concurrency, Limit: 1, Period: 10 * time.Second}
+		testworld.SearchFunctions(t, d, 10, testworld.Functions{Q: pool}, p)
+	})
 	t.Run("by name", func(t *testing.T) {
 		t.Parallel()
 		d := search.Draw{Operations: search.Ordinary + " override override override override", Shadows: true, Names: 1}

@@ -381,7 +381,7 @@ func (p *proxy) check(t *testing.T) {
 	var both [2]map[string]bool
 	for i, pool := range p.servers {
 		both[i] = map[string]bool{}
-		for _, table := range []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log", "attempt", "reservation"} {
+		for _, table := range []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log", "attempt", "slot", "reservation"} {
 			var rows []string // the test's context has ended
 			if err := pool.QueryRow(context.Background(), "SELECT coalesce(array_agg(DISTINCT policy || ' ' || key), '{}') FROM pglimit_"+table).Scan(&rows); err != nil {
 				t.Fatal(err)

@@ -33,12 +33,16 @@ func TestRouterDecidesAsMemory(t *testing.T) {
 		"keys":     {Equal: true, Keys: 3, Operations: search.Without(search.Usual, "sweep", "all", "begin", "commit", "rollback")},
 		"one key":  {Equal: true, Keys: 1, Names: 3, Plain: true, Operations: search.Without(search.Usual, "sweep") + strings.Repeat(" all", 12)},
 		"attempts": {Equal: true, Keys: 3, Operations: search.Without(search.Attempts, "sweep", "begin", "commit", "rollback")},
+		"slots":    {Equal: true, Keys: 3, Operations: search.Without(search.Slots, "sweep", "begin", "commit", "rollback")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bases := search.Variants(10, 10*time.Second)
-			if name == "attempts" {
+			switch name {
+			case "attempts":
 				bases = []limiter.Policy{{Algorithm: limiter.Attempts, Limit: 1, Period: 10 * time.Second, BlockFor: time.Second}}
+			case "slots":
+				bases = []limiter.Policy{{Algorithm: limiter.Concurrency, Limit: 1, Period: 10 * time.Second}}
 			}
 			p := newProxy(t)
 			pool := testworld.Connect(t, p.address)

@@ -23,12 +23,12 @@ import (
 // The tests learn the tables from the database's catalogue and from the methods of package
 // db, so that a new table or statement is tested at once.
 
-// LimitTables lists the tables that hold limits: those with a key that expires, but for attempts, which have no level.
+// LimitTables lists the tables that hold limits: those with a key that expires, but for attempts and slots, which have no level.
 func LimitTables(t testing.TB, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `
 		SELECT c.relname FROM pg_class AS c
-		WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname LIKE 'pglimit\_%' AND c.relname <> 'pglimit_attempt'
+		WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname LIKE 'pglimit\_%' AND c.relname NOT IN ('pglimit_attempt', 'pglimit_slot')
 		  AND (SELECT count(*) FROM pg_attribute AS a
 		       WHERE a.attrelid = c.oid AND a.attname IN ('policy', 'key', 'expires_at_us', 'blocked_until_us')) = 4
 		ORDER BY 1`)

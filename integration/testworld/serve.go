@@ -16,6 +16,7 @@ const served = `policies:
   - {name: login, algorithm: fixed_window, limit: 3, period: 1000h}
   - {name: budget, algorithm: fixed_window, limit: 100, period: 1000h}
   - {name: code, algorithm: attempts, limit: 2, period: 1000h, block_for: 1h}
+  - {name: exports, algorithm: concurrency, limit: 2, period: 1h}
   - {name: queue, algorithm: leaky_bucket_queue, limit: 1, period: 1000h, burst: 5}
 `
 

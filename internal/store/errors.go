@@ -15,6 +15,7 @@ var (
 	ErrNoReservation    = errors.New("pglimit: no such reservation")
 	ErrReservationEnded = errors.New("pglimit: the reservation has ended")
 	ErrNoTicket         = errors.New("pglimit: no such attempt is under way")
+	ErrNoSlot           = errors.New("pglimit: no such slot is held")
 	ErrClosed           = errors.New("pglimit: limiter is closed")
 	ErrMisconfigured    = errors.New("pglimit: misconfigured")
 	ErrRetryTx          = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
@@ -111,6 +112,11 @@ func Invalid(field, value, reason string) error { return &InvalidError{field, va
 // NoTicket returns the ErrNoTicket of an op.
 func NoTicket(op *Op) error {
 	return fmt.Errorf("%w: %s was reported before, has ended and counted as failed, or never began", ErrNoTicket, Quote(op.Reservation().Public()))
+}
+
+// NoSlot returns the ErrNoSlot of an op.
+func NoSlot(op *Op) error {
+	return fmt.Errorf("%w: %s was released before, has ended, or was never acquired", ErrNoSlot, Quote(op.Reservation().Public()))
 }
 
 // Quote returns a caller's text in quotes, shortened for logs.

@@ -76,6 +76,15 @@ const (
 	Failed
 	// GetAttempts reads the row of the sources that have not succeeded before.
 	GetAttempts
+	// Acquire takes the slot ID of Op.Slot, or denies it.
+	Acquire
+	// Renew moves the end of the slot ID. Both it and Release return ErrNoSlot if no such slot is
+	// held.
+	Renew
+	// Release gives the slot ID back.
+	Release
+	// GetSlots reads the key's slots.
+	GetSlots
 	// Permit counts new rows of the policy, which the caller may Insert then: at most Permits,
 	// which it sets to their number. 0 says that a key is about to be Reset. -1 counts none: it
 	// sets Permits to 1 if there is room, and else to 0.
@@ -111,7 +120,12 @@ var kinds = [...]struct {
 	Succeeded:   {},
 	Failed:      {},
 	GetAttempts: {reads: true, shares: true},
-	Permit:      {},
+	// Each would wait for the row of one busy key: see Attempt.
+	Acquire:  {},
+	Renew:    {},
+	Release:  {},
+	GetSlots: {reads: true, shares: true},
+	Permit:   {},
 }
 
 // Op is one use of a verb: what is asked of a store, and the outcome.
@@ -123,7 +137,8 @@ type Op struct {
 	Grant     algorithm.Grant // of an Undo
 	Groups    []*Group        // of a TakeAll
 	Attempt   *Attempting     // of what is about attempts
-	ID        string          // of a Settle's reservation or an attempt, as stored
+	Slot      *Holding        // of what is about slots
+	ID        string          // of a Settle's reservation, an attempt or a slot, as stored
 	State     State           // of a Settle: what the reservation becomes
 	ForUs     int64           // of a Block
 	DeniedAt  int64           // of a Block; 0: an operator's, which no Undo lifts

@@ -29,10 +29,10 @@ func ParseReservationID(text string) (id ReservationID, ok bool) {
 	return id, ok && slices.Contains(algorithm.Tables[:], id.Algorithm) && id.Algorithm != algorithm.LeakyBucketQueue
 }
 
-// ParseTicketID is ParseReservationID for the ID of an attempt.
-func ParseTicketID(text string) (id ReservationID, ok bool) {
+// ParseIDOf is ParseReservationID for the ID of an attempt or a slot: of that algorithm.
+func ParseIDOf(a algorithm.Name, text string) (id ReservationID, ok bool) {
 	id, ok = parseID(text)
-	return id, ok && id.Algorithm == algorithm.Attempts
+	return id, ok && id.Algorithm == a
 }
 
 // parseID is ParseReservationID for any word as the algorithm.

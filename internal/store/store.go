@@ -209,6 +209,21 @@ const KnownFor = int64(90 * 24 * time.Hour / time.Microsecond)
 // remembered.
 const MostKnown = 100
 
+// Holding is what an op about slots has in addition to the Query, and its outcome.
+type Holding struct {
+	Cost, Limit int64 // units; not of a Renew or Release
+	TTL         int64 // microseconds; of a Renew 0 for the Period of the key's last Acquire
+	Period      int64 // the policy's
+
+	Granted bool  // an Acquire holds the slot
+	Held    int64 // units in all, of slots that have not ended
+	Slots   int64
+	Fence   int64 // of the slot, or the last one
+	EndsAt  int64 // of the slot
+	FreeAt  int64 // when the Cost fits if nothing is renewed or released; 0: now
+	EmptyAt int64 // when the last slot ends; 0: none is held
+}
+
 // Reservation is a stored admission.
 type Reservation struct {
 	ReservationID

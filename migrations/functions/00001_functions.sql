@@ -66,6 +66,10 @@ BEGIN
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
             ticket text, expires_at timestamptz
         );
+        CREATE TYPE pglimit.slot AS (
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
+            slot text, fence bigint, expires_at timestamptz
+        );
         CREATE TYPE pglimit.settlement AS (
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
             replayed bool, expired bool
@@ -100,6 +104,11 @@ BEGIN
             clocked bool, now_us bigint, policy text, key text, source text, id text, ttl_us bigint, for_us bigint, known_for_us bigint, most_known bigint,
             limit_failures bigint, at_once bigint, quiet_us bigint, block_for_us bigint, block_growth float8, block_max_us bigint, granted bool, failures bigint,
             waits_until_us bigint, forget_at_us bigint, blocked_until_us bigint, updated_at_us bigint, ends text
+        );
+        -- A slot: the call, the policy, and the row of its key.
+        CREATE TYPE pglimit._holding AS (
+            clocked bool, now_us bigint, policy text, key text, id text, cost bigint, ttl_us bigint, limit_units bigint, period_us bigint, granted bool,
+            held bigint, fence bigint, blocked_until_us bigint, updated_at_us bigint, slots bigint, last_us bigint, free_at_us bigint, ends_at_us bigint
         );
         -- A policy of the table pglimit_policy, with the override of a key.
         CREATE TYPE pglimit._policy AS (
@@ -483,13 +492,16 @@ DECLARE
     request pglimit._request;
     now_us bigint;
 BEGIN
-    IF algorithm = 'attempts' THEN
+    IF algorithm IN ('attempts', 'concurrency') THEN
         NULL;
     ELSIF algorithm = 'gcra' THEN
         algorithm := 'token_bucket'; -- whose rows it has
     ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
         IF algorithm = 'attempts' THEN
             RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of attempts has no such function', HINT = 'Use pglimit.attempt, then pglimit.succeeded or pglimit.failed.';
+        END IF;
+        IF algorithm = 'concurrency' THEN
+            RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of concurrency has no such function', HINT = 'Use pglimit.acquire, then pglimit.renew and pglimit.release.';
         END IF;
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm),
             'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
@@ -550,6 +562,9 @@ BEGIN
     ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
         IF algorithm = 'attempts' THEN
             RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of attempts has no such function', HINT = 'Use pglimit.attempt, then pglimit.succeeded or pglimit.failed.';
+        END IF;
+        IF algorithm = 'concurrency' THEN
+            RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of concurrency has no such function', HINT = 'Use pglimit.acquire, then pglimit.renew and pglimit.release.';
         END IF;
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm),
             'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
@@ -847,19 +862,19 @@ LANGUAGE sql IMMUTABLE AS $pglimit$
 $pglimit$;
 -- +goose StatementEnd
 
--- Reads an ID, of an attempt if ticket is true: algorithm:id:policy:key, with the key's UTF-8 in base64url. It refuses any
+-- Reads an ID, of an attempt or a slot if kind is that algorithm: algorithm:id:policy:key, with the key's UTF-8 in base64url. It refuses any
 -- other text. One key has one spelling in base64url; others are refused too. Instead of
 -- an algorithm, uncounted stands in the ID of what an override or a shadow let pass: there
 -- is no row of it.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._reservation(reservation text, ticket bool DEFAULT false) RETURNS pglimit._request
+CREATE OR REPLACE FUNCTION pglimit._reservation(reservation text, kind text DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql STABLE AS $pglimit$
 DECLARE
     parts text[] := string_to_array(reservation, ':'::text);
     request pglimit._request;
     bytes bytea;
 BEGIN
-    IF (parts[1] = 'uncounted' OR CASE WHEN ticket THEN parts[1] = 'attempts' ELSE parts[1] IN ('leaky_bucket', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log') END)
+    IF (parts[1] = 'uncounted' OR CASE WHEN kind IS NOT NULL THEN parts[1] = kind ELSE parts[1] IN ('leaky_bucket', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log') END)
         AND (parts[2] COLLATE "C" ~ '^[0-9A-Za-z]{16,32}$') AND (parts[3] COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$')
         AND (parts[4] COLLATE "C" ~ '^[0-9A-Za-z_-]+$') AND octet_length(parts[4]) <= 1366 AND octet_length(parts[4]) % 4 <> 1
         AND pg_catalog.cardinality(parts) = 4 THEN
@@ -872,7 +887,9 @@ BEGIN
             END;
         END IF;
     END IF;
-    IF request.key IS NULL AND ticket THEN
+    IF request.key IS NULL AND kind = 'concurrency' THEN
+        PERFORM pglimit._refuse('slot', quote_nullable(left(reservation, 40)), 'is not the ID of a slot', 'It is the column slot of what pglimit.acquire returned.');
+    ELSIF request.key IS NULL AND kind = 'attempts' THEN
         PERFORM pglimit._refuse('ticket', quote_nullable(left(reservation, 40)), 'is not the ID of an attempt', 'It is the column ticket of what pglimit.attempt returned.');
     ELSIF request.key IS NULL THEN
         PERFORM pglimit._refuse('reservation', quote_nullable(left(reservation, 40)), 'is not the ID of a reservation', 'It is the column reservation of what pglimit.reserve returned.');
@@ -2887,12 +2904,200 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._ticket(ticket text, now timestamptz) RETURNS pglimit._trial
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    read pglimit._request := pglimit._reservation(ticket, true);
+    read pglimit._request := pglimit._reservation(ticket, 'attempts'::text);
     request pglimit._trial;
 BEGIN
     request.clocked := now IS NOT NULL;
     request.now_us := CASE WHEN now IS NULL THEN (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint ELSE pglimit._clock(now) END;
     IF read.algorithm = 'attempts' THEN
+        request.policy := read.policy;
+        request.key := read.key;
+        request.id := read.id;
+    END IF;
+    RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Takes a slot, or denies it: what acquire and acquire_with do once the numbers are known.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._acquire(name text, key text, cost float8, limit_units float8, period_s float8, shadow bool, ttl_s float8, now timestamptz,
+    unlimited bool, blocked_until timestamptz, counts bool) RETURNS pglimit.slot
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    now_us bigint;
+    from_us bigint;
+    until_us bigint := 0;
+    request pglimit._holding;
+    denial pglimit._request;
+    reason text;
+    shadowed bool := false;
+    uncounted bool := false;
+BEGIN
+    IF (name COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('name', quote_nullable(left(name, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$',
+            'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF (limit_units >= 1::float8 AND limit_units <= 9007199254740992::float8 AND limit_units = trunc(limit_units)) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be whole, from 1 to 2^53', 'At most so many units are held at once.');
+    ELSIF (pglimit._whole(period_s) AND period_s >= 1::float8) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds', 'So long a slot is held that is not renewed.');
+    ELSIF (cost >= 1::float8 AND cost <= 9007199254740992::float8 AND cost = trunc(cost)) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('cost', cost::text, 'must be whole, from 1 to 2^53', 'It is the number of units that the slot holds.');
+    END IF;
+    request.ttl_us := pglimit._lasting(coalesce(ttl_s, period_s));
+    IF (octet_length(key) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        IF octet_length(key) > 1024 THEN
+            PERFORM pglimit._refuse('key', quote_literal(left(key, 40)) || ' and more', 'is longer than 1024 bytes', 'Hash it first.');
+        END IF;
+        PERFORM pglimit._refuse('key', quote_nullable(key), 'must not be empty or NULL', 'Take a constant such as ''all'' for a limit that everybody shares.');
+    END IF;
+    IF now IS NOT NULL THEN
+        now_us := pglimit._clock(now);
+    END IF;
+    request.clocked := now_us IS NOT NULL;
+    request.now_us := coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
+    request.policy := name;
+    request.key := key;
+    request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+    request.cost := cost;
+    request.limit_units := limit_units;
+    request.period_us := round(period_s * 1e6::float8);
+    request.updated_at_us := request.now_us;
+    request.held := 0;
+    request.last_us := 0;
+    IF unlimited OR blocked_until IS NOT NULL THEN -- by an override
+        request.granted := blocked_until IS NULL;
+        uncounted := true;
+        request.blocked_until_us := CASE WHEN blocked_until IS NULL THEN 0 WHEN blocked_until < '10000-01-01+00' THEN pglimit._us(blocked_until) ELSE 9223372036854775807 END;
+    ELSIF cost > limit_units THEN
+        request.granted := false;
+        SELECT request.now_us::bigint AS now_us,
+               coalesce(max(t.held - CASE WHEN pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                       request.now_us), t.ends) = 0 THEN 0::bigint
+                               ELSE pglimit_slot_units(t.costs[1 : pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                               request.now_us), t.ends)]) END),
+                       0)::bigint AS held, coalesce(max(pg_catalog.cardinality(t.ids)
+                           - pg_catalog.width_bucket(GREATEST(t.updated_at_us, request.now_us), t.ends)), 0)::bigint AS slots,
+               coalesce(max(t.fence), 0)::bigint AS fence, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us, coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us,
+               coalesce(max(CASE WHEN coalesce(t.ends[pg_catalog.cardinality(t.ends)], 0::bigint)
+                               > GREATEST(t.updated_at_us, request.now_us)
+                               THEN coalesce(t.ends[pg_catalog.cardinality(t.ends)], 0::bigint) END), 0)::bigint AS last_us,
+               coalesce(max(pglimit_slot_free_at(t.costs[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                           request.now_us), t.ends) + 1 :],
+                               t.ends[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                           request.now_us), t.ends) + 1 :],
+                               t.held - CASE WHEN pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                           request.now_us), t.ends) = 0 THEN 0::bigint
+                                   ELSE pglimit_slot_units(t.costs[1 : pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                   request.now_us), t.ends)]) END
+                               + request.cost::bigint - request.limit_units::bigint)), 0)::bigint AS free_at_us
+        FROM pglimit_slot AS t
+        WHERE t.policy = request.policy AND t.key = request.key
+        INTO request.now_us, request.held, request.slots, request.fence, request.blocked_until_us, request.updated_at_us, request.last_us, request.free_at_us;
+        request.updated_at_us := GREATEST(request.updated_at_us, request.now_us);
+        request.free_at_us := 9223372036854775807;
+    ELSE
+        INSERT INTO pglimit_slot
+               (policy, key, ids, costs, ends, held, limit_units, period_us, fence, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, ARRAY[request.id::text], ARRAY[request.cost::bigint],
+                ARRAY[request.now_us + request.ttl_us::bigint],
+               request.cost::bigint, request.limit_units::bigint, request.period_us::bigint,
+                   request.now_us,
+                   request.now_us,
+                        request.now_us + request.ttl_us::bigint)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            ids = CASE WHEN pglimit_slot.blocked_until_us <= GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+                    AND pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0 THEN 0::bigint
+                        ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)]) END
+                    + EXCLUDED.held <= EXCLUDED.limit_units THEN pg_catalog.array_cat(pg_catalog.array_cat(pglimit_slot.ids[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us,
+                                        EXCLUDED.updated_at_us), pglimit_slot.ends) + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+                                    + request.ttl_us::bigint, pglimit_slot.ends)], EXCLUDED.ids),
+                        pglimit_slot.ids[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + request.ttl_us::bigint, pglimit_slot.ends) + 1 :])
+                    ELSE pglimit_slot.ids[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) + 1 :] END,
+            costs = CASE WHEN pglimit_slot.blocked_until_us <= GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+                    AND pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0 THEN 0::bigint
+                        ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)]) END
+                    + EXCLUDED.held <= EXCLUDED.limit_units THEN pg_catalog.array_cat(pg_catalog.array_cat(pglimit_slot.costs[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us,
+                                        EXCLUDED.updated_at_us), pglimit_slot.ends) + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+                                    + request.ttl_us::bigint, pglimit_slot.ends)], EXCLUDED.costs),
+                        pglimit_slot.costs[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + request.ttl_us::bigint, pglimit_slot.ends) + 1 :])
+                    ELSE pglimit_slot.costs[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) + 1 :] END,
+            ends = CASE WHEN pglimit_slot.blocked_until_us <= GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+                    AND pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0 THEN 0::bigint
+                        ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)]) END
+                    + EXCLUDED.held <= EXCLUDED.limit_units THEN pg_catalog.array_cat(pg_catalog.array_append(pglimit_slot.ends[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + request.ttl_us::bigint, pglimit_slot.ends)], GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + request.ttl_us::bigint), pglimit_slot.ends[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + request.ttl_us::bigint, pglimit_slot.ends) + 1 :])
+                    ELSE pglimit_slot.ends[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) + 1 :] END,
+            held = pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0 THEN 0::bigint
+                    ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)]) END
+                + CASE WHEN pglimit_slot.blocked_until_us <= GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+                    AND pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0 THEN 0::bigint
+                        ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)]) END
+                    + EXCLUDED.held <= EXCLUDED.limit_units THEN EXCLUDED.held ELSE 0::bigint END,
+            fence = CASE WHEN pglimit_slot.blocked_until_us <= GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+                    AND pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0 THEN 0::bigint
+                        ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)]) END
+                    + EXCLUDED.held <= EXCLUDED.limit_units THEN GREATEST(pglimit_slot.fence + 1::bigint, GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us))
+                    ELSE pglimit_slot.fence END,
+            limit_units = EXCLUDED.limit_units, period_us = EXCLUDED.period_us,
+            updated_at_us = GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING (request.id::text = ANY (pglimit_slot.ids))::bool AS granted, pglimit_slot.held, pglimit_slot.fence, pglimit_slot.blocked_until_us, pglimit_slot.updated_at_us,
+            pg_catalog.cardinality(pglimit_slot.ids)::bigint AS slots, (coalesce(pglimit_slot.ends[pg_catalog.cardinality(pglimit_slot.ends)], 0::bigint))::bigint AS last_us,
+            (CASE WHEN request.id::text = ANY (pglimit_slot.ids) THEN 0::bigint
+                        ELSE pglimit_slot_free_at(pglimit_slot.costs, pglimit_slot.ends, pglimit_slot.held + request.cost::bigint - pglimit_slot.limit_units) END)::bigint AS free_at_us,
+            request.now_us::bigint AS now_us
+        INTO request.granted, request.held, request.fence, request.blocked_until_us, request.updated_at_us, request.slots, request.last_us, request.free_at_us,
+             request.now_us;
+    END IF;
+    from_us := CASE WHEN request.clocked THEN pglimit._clock(now) ELSE request.updated_at_us END;
+    IF NOT request.granted THEN
+        reason := CASE WHEN request.blocked_until_us > request.updated_at_us THEN 'blocked' ELSE 'limit' END;
+        until_us := GREATEST(request.free_at_us, request.blocked_until_us);
+        IF counts THEN
+            denial.policy := name;
+            denial.key := key;
+            denial.algorithm := 'concurrency';
+            denial.units := cost;
+            denial.shadow := shadow;
+            denial.clocked := request.clocked;
+            denial.now_us := request.now_us;
+            PERFORM pglimit._count_denial(denial, reason, CASE WHEN until_us = 9223372036854775807 THEN 0 ELSE until_us END);
+        END IF;
+        shadowed := shadow IS TRUE;
+        uncounted := true;
+    END IF;
+    RETURN (request.granted OR shadowed, CASE WHEN request.granted OR shadowed THEN cost ELSE 0 END,
+        CASE WHEN request.blocked_until_us > request.updated_at_us THEN 0 ELSE GREATEST(0, limit_units - request.held::float8) END, request.held,
+        CASE WHEN request.granted THEN 0 ELSE pglimit._seconds(until_us, from_us) END,
+        pglimit._seconds(GREATEST(request.last_us, request.blocked_until_us, from_us), from_us), 0, reason, shadowed,
+        CASE WHEN request.granted OR shadowed THEN pglimit._reservation_id(CASE WHEN uncounted THEN 'uncounted' ELSE 'concurrency' END, request.id, name, key) END,
+        CASE WHEN uncounted THEN CASE WHEN request.granted OR shadowed THEN 0 END ELSE request.fence END,
+        CASE WHEN request.granted OR shadowed THEN pglimit._moment(CASE WHEN uncounted THEN from_us ELSE request.updated_at_us END + request.ttl_us) END)::pglimit.slot;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- How long a slot is held, in microseconds.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._lasting(ttl_s float8) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $pglimit$
+BEGIN
+    IF (pglimit._whole(ttl_s) AND ttl_s >= 1::float8) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds', 'A slot ends after it unless it is renewed.');
+    END IF;
+    RETURN round(ttl_s * 1e6::float8);
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Reads the ID of a slot; the policy of uncounted ones is NULL.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._slot(slot text, now timestamptz) RETURNS pglimit._holding
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    read pglimit._request := pglimit._reservation(slot, 'concurrency'::text);
+    request pglimit._holding;
+BEGIN
+    request.now_us := CASE WHEN now IS NULL THEN (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint ELSE pglimit._clock(now) END;
+    IF read.algorithm = 'concurrency' THEN
         request.policy := read.policy;
         request.key := read.key;
         request.id := read.id;
@@ -3812,6 +4017,137 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.failed IS 'Reports that an attempt failed: level is the failures that count now, and retry_after_s how long the key waits.';
 
 -- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.acquire(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL) RETURNS pglimit.slot
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+BEGIN
+    IF policy.algorithm <> 'concurrency' THEN
+        RAISE feature_not_supported USING HINT = 'Use pglimit.allow or pglimit.reserve.',
+            MESSAGE = 'pglimit: acquire is not for ' || policy.algorithm || ': it needs a policy of concurrency';
+    END IF;
+    RETURN pglimit._acquire(name, key, cost, policy.limit_units, policy.period_s, policy.shadow, ttl_s, now, policy.unlimited, policy.blocked_until, policy.count_denials);
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.acquire IS 'Takes a slot of cost units for ttl_s, of which at most limit_units are held at once, or denies it.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.acquire_with(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
+    ttl_s float8 DEFAULT NULL, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.slot
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+BEGIN
+    RETURN pglimit._acquire(name, key, cost, limit_units, period_s, shadow, ttl_s, now, false, NULL, false);
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.acquire_with IS 'Takes a slot of cost units for ttl_s, of which at most limit_units are held at once, or denies it.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.renew(slot text, ttl_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL) RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    request pglimit._holding := pglimit._slot(slot, now);
+BEGIN
+    request.ttl_us := CASE WHEN ttl_s IS NULL THEN 0 ELSE pglimit._lasting(ttl_s) END;
+    IF request.policy IS NULL THEN
+        RETURN pglimit._moment(request.now_us + GREATEST(request.ttl_us, 1000000));
+    END IF;
+    UPDATE pglimit_slot AS t SET
+        ids = pg_catalog.array_cat(pg_catalog.array_cat(t.ids[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                request.now_us), t.ends)
+                        + 1 : pg_catalog.array_position(t.ids, request.id::text) - 1],
+                    t.ids[pg_catalog.array_position(t.ids, request.id::text)
+                        + 1 : pg_catalog.width_bucket(GREATEST(t.ends[pg_catalog.array_position(t.ids, request.id::text)],
+                                GREATEST(t.updated_at_us, request.now_us)
+                                + CASE WHEN request.ttl_us::bigint = 0 THEN t.period_us ELSE request.ttl_us::bigint END), t.ends)]),
+                pg_catalog.array_cat(t.ids[pg_catalog.array_position(t.ids, request.id::text) : pg_catalog.array_position(t.ids, request.id::text)],
+                        t.ids[pg_catalog.width_bucket(GREATEST(t.ends[pg_catalog.array_position(t.ids, request.id::text)],
+                                    GREATEST(t.updated_at_us, request.now_us)
+                                    + CASE WHEN request.ttl_us::bigint = 0 THEN t.period_us ELSE request.ttl_us::bigint END), t.ends) + 1 :])),
+        costs = pg_catalog.array_cat(pg_catalog.array_cat(t.costs[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                request.now_us), t.ends)
+                        + 1 : pg_catalog.array_position(t.ids, request.id::text) - 1],
+                    t.costs[pg_catalog.array_position(t.ids, request.id::text)
+                        + 1 : pg_catalog.width_bucket(GREATEST(t.ends[pg_catalog.array_position(t.ids, request.id::text)],
+                                GREATEST(t.updated_at_us, request.now_us)
+                                + CASE WHEN request.ttl_us::bigint = 0 THEN t.period_us ELSE request.ttl_us::bigint END), t.ends)]),
+                pg_catalog.array_cat(t.costs[pg_catalog.array_position(t.ids, request.id::text) : pg_catalog.array_position(t.ids, request.id::text)],
+                        t.costs[pg_catalog.width_bucket(GREATEST(t.ends[pg_catalog.array_position(t.ids, request.id::text)],
+                                    GREATEST(t.updated_at_us, request.now_us)
+                                    + CASE WHEN request.ttl_us::bigint = 0 THEN t.period_us ELSE request.ttl_us::bigint END), t.ends) + 1 :])),
+        ends = pg_catalog.array_cat(pg_catalog.array_cat(t.ends[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                request.now_us), t.ends)
+                        + 1 : pg_catalog.array_position(t.ids, request.id::text) - 1],
+                    t.ends[pg_catalog.array_position(t.ids, request.id::text)
+                        + 1 : pg_catalog.width_bucket(GREATEST(t.ends[pg_catalog.array_position(t.ids, request.id::text)],
+                                GREATEST(t.updated_at_us, request.now_us)
+                                + CASE WHEN request.ttl_us::bigint = 0 THEN t.period_us ELSE request.ttl_us::bigint END), t.ends)]),
+                pg_catalog.array_cat(ARRAY[GREATEST(t.ends[pg_catalog.array_position(t.ids, request.id::text)],
+                                GREATEST(t.updated_at_us, request.now_us)
+                                + CASE WHEN request.ttl_us::bigint = 0 THEN t.period_us ELSE request.ttl_us::bigint END)],
+                        t.ends[pg_catalog.width_bucket(GREATEST(t.ends[pg_catalog.array_position(t.ids, request.id::text)],
+                                    GREATEST(t.updated_at_us, request.now_us)
+                                    + CASE WHEN request.ttl_us::bigint = 0 THEN t.period_us ELSE request.ttl_us::bigint END), t.ends) + 1 :])),
+        held = t.held - CASE WHEN pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                        request.now_us), t.ends) = 0 THEN 0::bigint
+                ELSE pglimit_slot_units(t.costs[1 : pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                request.now_us), t.ends)]) END,
+        updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+    WHERE t.policy = request.policy AND t.key = request.key AND t.ends[pg_catalog.array_position(t.ids, request.id::text)]
+        > GREATEST(t.updated_at_us, request.now_us)
+    RETURNING (t.ends[pg_catalog.array_position(t.ids, request.id::text)])::bigint AS ends_at_us, t.held, t.limit_units, t.updated_at_us,
+        pg_catalog.cardinality(t.ids)::bigint AS slots, (coalesce(t.ends[pg_catalog.cardinality(t.ends)], 0::bigint))::bigint AS last_us,
+            request.now_us::bigint AS now_us
+    INTO request.ends_at_us, request.held, request.limit_units, request.updated_at_us, request.slots, request.last_us, request.now_us;
+    IF NOT FOUND THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: no such slot is held: ' || quote_literal(left(slot, 80)),
+            HINT = 'It was released before, has ended, or its transaction was rolled back.';
+    END IF;
+    RETURN pglimit._moment(request.ends_at_us);
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.renew IS 'Holds a slot for ttl_s from now, by default for the period_s of the policy.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.release(slot text, now timestamptz DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    request pglimit._holding := pglimit._slot(slot, now);
+BEGIN
+    IF request.policy IS NULL THEN
+        RETURN;
+    END IF;
+    UPDATE pglimit_slot AS t SET
+        ids = pg_catalog.array_cat(t.ids[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                            request.now_us), t.ends)
+                    + 1 : pg_catalog.array_position(t.ids, request.id::text) - 1], t.ids[pg_catalog.array_position(t.ids, request.id::text) + 1 :]),
+        costs = pg_catalog.array_cat(t.costs[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                            request.now_us), t.ends)
+                    + 1 : pg_catalog.array_position(t.ids, request.id::text) - 1], t.costs[pg_catalog.array_position(t.ids, request.id::text) + 1 :]),
+        ends = pg_catalog.array_cat(t.ends[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                            request.now_us), t.ends)
+                    + 1 : pg_catalog.array_position(t.ids, request.id::text) - 1], t.ends[pg_catalog.array_position(t.ids, request.id::text) + 1 :]),
+        held = t.held - CASE WHEN pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                        request.now_us), t.ends) = 0 THEN 0::bigint
+                ELSE pglimit_slot_units(t.costs[1 : pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                request.now_us), t.ends)]) END
+            - t.costs[pg_catalog.array_position(t.ids, request.id::text)],
+        updated_at_us = GREATEST(t.updated_at_us, request.now_us)
+    WHERE t.policy = request.policy AND t.key = request.key AND t.ends[pg_catalog.array_position(t.ids, request.id::text)]
+        > GREATEST(t.updated_at_us, request.now_us)
+    RETURNING t.held, t.limit_units, t.updated_at_us, pg_catalog.cardinality(t.ids)::bigint AS slots, (coalesce(t.ends[pg_catalog.cardinality(t.ends)], 0::bigint))::bigint AS last_us,
+        request.now_us::bigint AS now_us
+    INTO request.held, request.limit_units, request.updated_at_us, request.slots, request.last_us, request.now_us;
+    IF NOT FOUND THEN
+        RAISE no_data_found USING MESSAGE = 'pglimit: no such slot is held: ' || quote_literal(left(slot, 80)),
+            HINT = 'It was released before, has ended, or its transaction was rolled back.';
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.release IS 'Gives a slot back.';
+
+-- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.block(name text, key text, for_s float8, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
@@ -3902,6 +4238,13 @@ BEGIN
             decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
                     THEN LEAST(pglimit_sliding_window_log.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'concurrency' THEN
+        INSERT INTO pglimit_slot
+               (policy, key, blocked_until_us, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, request.now_us + request.for_us::bigint, 0,
+                        request.now_us + request.for_us::bigint)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(pglimit_slot.blocked_until_us, pglimit_slot.updated_at_us + request.for_us::bigint, EXCLUDED.blocked_until_us);
     ELSIF request.algorithm = 'attempts' THEN
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
@@ -4000,6 +4343,13 @@ BEGIN
             decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
                     THEN LEAST(pglimit_sliding_window_log.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'concurrency' THEN
+        INSERT INTO pglimit_slot
+               (policy, key, blocked_until_us, updated_at_us, expires_at_us)
+        VALUES (request.policy, request.key, request.now_us + request.for_us::bigint, 0,
+                        request.now_us + request.for_us::bigint)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(pglimit_slot.blocked_until_us, pglimit_slot.updated_at_us + request.for_us::bigint, EXCLUDED.blocked_until_us);
     ELSIF request.algorithm = 'attempts' THEN
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, updated_at_us, expires_at_us)
@@ -4051,6 +4401,9 @@ BEGIN
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'concurrency' THEN
+        UPDATE pglimit_slot AS t SET blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key;
     ELSIF request.algorithm = 'attempts' THEN
         request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
         INSERT INTO pglimit_attempt
@@ -4108,6 +4461,9 @@ BEGIN
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'concurrency' THEN
+        UPDATE pglimit_slot AS t SET blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key;
     ELSIF request.algorithm = 'attempts' THEN
         request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
         INSERT INTO pglimit_attempt
@@ -4193,6 +4549,10 @@ BEGIN
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'concurrency' THEN
+        UPDATE pglimit_slot AS t SET ids = '{}', costs = '{}', ends = '{}', held = 0, blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key;
+        RETURN;
     ELSIF request.algorithm = 'attempts' THEN
         request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
         INSERT INTO pglimit_attempt
@@ -4277,6 +4637,10 @@ BEGIN
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'concurrency' THEN
+        UPDATE pglimit_slot AS t SET ids = '{}', costs = '{}', ends = '{}', held = 0, blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key;
+        RETURN;
     ELSIF request.algorithm = 'attempts' THEN
         request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
         INSERT INTO pglimit_attempt
@@ -4626,8 +4990,8 @@ BEGIN
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                      'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
                      'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
-                     'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'block',
-                     'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with')
+                     'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'acquire',
+                     'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'reserve_up_to', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
@@ -4684,15 +5048,15 @@ BEGIN
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
                  'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
                  'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
-                 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'block',
-                 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
+                 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'acquire',
+                 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
-                 '_corrected', '_attempt', '_attempted', '_ticket', '_present', '_permit', '_admit', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
+                 '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.results, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
+        DROP TYPE pglimit.results, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.slot, pglimit._holding, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
     END IF;
     PERFORM set_config('lock_timeout'::text, '10s'::text, true);
     BEGIN

@@ -13,6 +13,7 @@
 //	calendar.tmpl    finds where a period of a calendar ends
 //	public.tmpl      puts the parts together: the functions that programs call
 //	attempt.tmpl     has attempts, from their arguments to their results
+//	slot.tmpl        has slots, likewise
 //	asking.tmpl      has what schema pglimit_ask adds
 //
 // What is known of a call goes from part to part as a value of the type _request, whose
@@ -194,6 +195,13 @@ func functions(read *statements) (all []function) {
 		function{Name: "attempt" + with, Template: "attempt", Returns: "pglimit.ticket", About: about, Parameters: slices.Concat(target, limit[1:], burst, waits, from, ends[1:])},
 		function{Name: "succeeded", Template: "succeeded", Returns: "void", About: "Reports that an attempt succeeded: clears its failures, and remembers its source.", Parameters: ticket},
 		function{Name: "failed", Template: "failed", Returns: "pglimit.result", About: "Reports that an attempt failed: level is the failures that count now, and retry_after_s how long the key waits.", Parameters: ticket})
+	slot := []parameter{{"slot", "text", ""}}
+	about = "Takes a slot of cost units for ttl_s, of which at most limit_units are held at once, or denies it."
+	all = append(all,
+		function{Name: "acquire", Template: "acquire", Algorithm: ofPolicy, Returns: "pglimit.slot", About: about, Parameters: slices.Concat(target, limit[:1], ttl, now)},
+		function{Name: "acquire" + with, Template: "acquire", Returns: "pglimit.slot", About: about, Parameters: slices.Concat(target, limit, ttl, ends[1:])},
+		function{Name: "renew", Template: "renew", Returns: "timestamptz", About: "Holds a slot for ttl_s from now, by default for the period_s of the policy.", Parameters: slices.Concat(slot, ttl, now)},
+		function{Name: "release", Template: "release", Returns: "void", About: "Gives a slot back.", Parameters: slices.Concat(slot, now)})
 	verb("block", "command", "void", "Denies the key for for_s seconds whatever it has used.", slices.Concat(forS, now), slices.Concat(forS, now))
 	verb("unblock", "command", "void", "Lifts the key's block and leaves what it has used.", now, now)
 	verb("reset", "command", "void", "Forgets the key: what it has used and its block.", nil, nil)
@@ -437,7 +445,7 @@ func run(from, to string) error {
 		algorithms[i].read = read
 	}
 	templates, err := template.New("").Funcs(template.FuncMap{
-		"quote": quote, "in": in, "row": row, "fields": fieldNames, "trial": func() string { return broken(strings.Join(trial, ", "), 150, "            ") }, "bound": func() string { return strings.Join(bound, ", ") },
+		"quote": quote, "in": in, "row": row, "fields": fieldNames, "trial": func() string { return broken(strings.Join(trial, ", "), 150, "            ") }, "holding": func() string { return broken(strings.Join(holding, ", "), 150, "            ") }, "bound": func() string { return strings.Join(bound, ", ") },
 		"indent": indent, "broken": broken,
 		"longest":  func(unit string) int64 { return calendars.Unit(unit).Longest() },
 		"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },

@@ -20,7 +20,7 @@ var (
 	// What a statement sets for its transaction: among other columns of a sub-select, or
 	// around a value that it writes.
 	setting = `CASE WHEN sqlc\.arg\((?:commit|lock_timeout)\)[^;]*?END AS (?:commits|waits)`
-	sets    = regexp.MustCompile(`\nUSING \(SELECT ` + setting + `,\s*` + setting + `\) AS c|,\s*` + setting + `|` + setting + `,\s*`)
+	sets    = regexp.MustCompile(`\n(?:USING|FROM) \(SELECT ` + setting + `,\s*` + setting + `\) AS c|,\s*` + setting + `|` + setting + `,\s*`)
 	around  = regexp.MustCompile(`CASE WHEN CASE WHEN sqlc\.arg\(lock_timeout\)[^;]*?IS NULL END THEN NULL\s+WHEN CASE WHEN sqlc\.arg\(commit\)[^;]*?IS NULL END THEN NULL\s+ELSE ([^;]*?) END`)
 
 	// The statement's clock. It stands still while a caller's statement calls functions,

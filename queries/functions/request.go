@@ -43,6 +43,10 @@ var trial = []string{"clocked bool", "now_us bigint", "policy text", "key text",
 	"limit_failures bigint", "at_once bigint", "quiet_us bigint", "block_for_us bigint", "block_growth float8", "block_max_us bigint",
 	"granted bool", "failures bigint", "waits_until_us bigint", "forget_at_us bigint", "blocked_until_us bigint", "updated_at_us bigint", "ends text"}
 
+// holding are the fields of the type _holding, of slots.
+var holding = []string{"clocked bool", "now_us bigint", "policy text", "key text", "id text", "cost bigint", "ttl_us bigint", "limit_units bigint", "period_us bigint",
+	"granted bool", "held bigint", "fence bigint", "blocked_until_us bigint", "updated_at_us bigint", "slots bigint", "last_us bigint", "free_at_us bigint", "ends_at_us bigint"}
+
 // bound are the fields of the type _bound, of the statements about a policy's keys.
 var bound = []string{"policy text", "key text", "algorithm text", "now_us bigint", "lifetime_us bigint", "wanted bigint", "max_keys bigint", "keys bigint", "granted bigint", "left_us bigint"}
 
@@ -101,7 +105,7 @@ func known(text string) error {
 			names = append(names, name)
 		}
 	}
-	for _, f := range slices.Concat(trial, bound) {
+	for _, f := range slices.Concat(trial, holding, bound) {
 		name, _, _ := strings.Cut(f, " ")
 		names = append(names, name)
 	}

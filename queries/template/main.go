@@ -94,6 +94,7 @@ var algorithms = []algorithm{
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Template: "sliding_window_log",
 		Empty: "entries, totals, base, total, capacity, period_us, keep_us", Zero: "'{}', '{}', 0, 0, 0, 1, 1", Numbers: []number{period}},
 	{Table: "attempt", Name: "Attempt", Template: "attempts"},
+	{Table: "slot", Name: "Slot", Template: "slots"},
 }
 
 // clock is the expression that reads the clock. statement_timestamp has one value for the

@@ -66,6 +66,7 @@ type Answer struct {
 	Result  limiter.Result
 	Held    int // a Reserve's reservation; 0 is none
 	Expires time.Time
+	Fence   int64 // of an Acquire
 	Usage   limiter.Usage
 	All     limiter.Results // of an AllowAll
 }
@@ -101,7 +102,7 @@ func same(op *Op, want, got *Answer) bool {
 	}
 	u, v := want.Usage, got.Usage
 	r := rounding(loose(op.Policy))
-	return want.Fault == got.Fault && want.Held == got.Held && want.Expires.Equal(got.Expires) &&
+	return want.Fault == got.Fault && want.Held == got.Held && want.Fence == got.Fence && want.Expires.Equal(got.Expires) &&
 		len(want.All.PerRequest) == len(got.All.PerRequest) && want.All.Allowed == got.All.Allowed && want.All.DeniedBy == got.All.DeniedBy &&
 		r.units(u.Spent, v.Spent) && r.units(u.Reserved, v.Reserved) &&
 		u.Reservations == v.Reservations && u.WindowEndsAt.Equal(v.WindowEndsAt) && Same(op.Policy, u.Result, v.Result) && Same(op.Policy, want.Result, got.Result)

@@ -62,6 +62,7 @@ type Key struct {
 	Denied  int64           // when the denial was that began the block; 0: it is an operator's
 	Begun   begun           // the block that an attempt of an operation has started
 	Tries   []*tries        // of a policy of attempts, by their sources; the other fields are then zero
+	Slots   algorithm.Slots // of a policy of concurrency; likewise
 }
 
 // begun is a block that an operation lifts if it is tried once more.
@@ -82,7 +83,7 @@ func (k *Key) lift(op int) {
 
 func (k *Key) equal(o *Key) bool {
 	return k.Clock == o.Clock && k.Blocked == o.Blocked && k.Denied == o.Denied && k.Begun == o.Begun && k.Rules == o.Rules && reflect.DeepEqual(k.State, o.State) &&
-		slices.EqualFunc(k.Tries, o.Tries, func(a, b *tries) bool { return a.equal(b) })
+		equalSlots(&k.Slots, &o.Slots) && slices.EqualFunc(k.Tries, o.Tries, func(a, b *tries) bool { return a.equal(b) })
 }
 
 // clone returns a copy that shares nothing.
@@ -91,7 +92,7 @@ func (k *Key) clone() Key {
 	if k.State != nil {
 		c.State = k.State.Clone()
 	}
-	c.Tries = nil
+	c.Slots, c.Tries = cloneSlots(k.Slots), nil
 	for _, t := range k.Tries {
 		c.Tries = append(c.Tries, &tries{Tries: *t.Tries.Clone(), Source: t.Source, Rules: t.Rules})
 	}

@@ -33,11 +33,14 @@ const (
 	Attempt     Verb = "attempt"
 	Succeeded   Verb = "succeeded"
 	Failed      Verb = "failed"
+	Acquire     Verb = "acquire" // DoAcquire
+	Renew       Verb = "renew"
+	Release     Verb = "release"
 	Tx          Verb = "Tx"
 	Give        Verb = "Give"
 
 	Savepoint Verb = "Savepoint" // in a Tx
-	Release   Verb = "Release"   // of the last savepoint
+	Forget    Verb = "Forget"    // the last savepoint
 	Back      Verb = "Back"      // to the last savepoint
 )
 
@@ -57,10 +60,10 @@ type Op struct {
 	Policy limiter.Policy
 	Units  float64
 	Floor  float64 // of an Allow, a Wait and a Reserve
-	For    int64   // a Block's time, how long a reservation or a ticket lasts, or a Wait waits at most
+	For    int64   // a Block's time, how long a reservation, a ticket or a slot lasts, or a Wait waits at most
 	From   string  // of an Attempt
 	Idem   int     // the idempotency key; 0 is none
-	Held   int     // Settle, Cancel: the reservation; Succeeded, Failed: the ticket
+	Held   int     // Settle, Cancel: the reservation; Succeeded, Failed: the ticket; Renew, Release: the slot
 	Undone int     // Undo: the operation
 
 	Requests []Request    // of an AllowAll

@@ -176,6 +176,9 @@ func (w *World) bind(op *Op, want, out *Out) bool {
 	if op.Verb == Attempt {
 		return w.name(op, want, out)
 	}
+	if op.Verb == Acquire {
+		return w.nameSlot(op, want, out)
+	}
 	if want.Held >= 0 || out.Held == 0 {
 		return true
 	}
@@ -209,7 +212,7 @@ func transact(w *World, op *Op, out *Out) []*World {
 			switch op.Steps[i].Verb {
 			case Savepoint:
 				next = append(next, branch{b.now, append(b.saved[:n:n], b.now)})
-			case Release:
+			case Forget:
 				next = append(next, branch{b.now, b.saved[:n-1]})
 			case Back:
 				next = append(next, branch{b.saved[n-1], b.saved[:n-1]})

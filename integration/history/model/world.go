@@ -58,6 +58,8 @@ func (w *World) Hash() uint64 {
 			mix(t.WaitsUntil)
 			mix(int64(len(t.Ends)))
 		}
+		mix(k.Slots.Fence)
+		mix(int64(len(k.Slots.Ends)))
 		if k.State != nil {
 			mix(int64(k.State.Used(&k.Rules, k.Clock, k.Clock) * (1 << 22)))
 			mix(k.State.IdleAt(&k.Rules))
@@ -87,6 +89,9 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	}()
 	if op.Policy.Algorithm == limiter.Attempts {
 		return w.attempts(op, now, stop)
+	}
+	if op.Policy.Algorithm == limiter.Concurrency {
+		return w.slots(op, now)
 	}
 	k, r := &w.Keys[op.Key], rulesOf(op.Policy).above(op.Floor)
 	switch op.Verb {

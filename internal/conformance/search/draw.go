@@ -48,6 +48,10 @@ const Ordinary = Simple + " refund refund refund refund reserve reserve reserve 
 const Attempts = "attempt attempt attempt attempt attempt attempt attempt attempt failed failed failed failed failed succeeded succeeded succeeded" +
 	" check usage block unblock reset begin begin commit commit rollback sweep sweep"
 
+// Slots are those of a Base of Concurrency.
+const Slots = "acquire acquire acquire acquire acquire acquire acquire acquire renew renew renew release release release release" +
+	" check usage block unblock reset begin begin commit commit rollback sweep sweep"
+
 // Simple are those of every algorithm and without an ID.
 const Simple = "allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow" +
 	" upto upto upto upto upto upto upto upto check check charge charge charge charge block block unblock unblock reset reset"
@@ -78,8 +82,8 @@ type drawing struct {
 // that is in use.
 var sweep = []string{"allow", "sweep", "allow"}
 
-// tries is sweep of attempts.
-var tries = []string{"attempt", "sweep", "attempt"}
+// around are the first and the last operation of sweep, for algorithms without allow.
+var around = map[limiter.Algorithm]string{limiter.Attempts: "attempt", limiter.Concurrency: "acquire"}
 
 // draw makes a random history.
 func (d *Draw) draw(random *rand.Rand) *History {
@@ -103,8 +107,8 @@ func (d *Draw) draw(random *rand.Rand) *History {
 			g.sweep = len(sweep)
 		}
 		if g.sweep > 0 {
-			if op = sweep[len(sweep)-g.sweep]; d.Base.Algorithm == limiter.Attempts {
-				op = tries[len(tries)-g.sweep]
+			if op = sweep[len(sweep)-g.sweep]; op == "allow" {
+				op = cmp.Or(around[d.Base.Algorithm], op)
 			}
 		}
 		g.History.Steps = append(g.History.Steps, g.step(n, op))
@@ -150,12 +154,14 @@ func (g *drawing) step(n int, op string) Step {
 		if n := g.History.Steps[s.Of].Units; g.IntN(3) > 0 {
 			s.Units = []float64{0, n / 2, n / 4, n}[g.IntN(4)]
 		}
-	case "succeeded", "failed":
+	case "succeeded", "failed", "renew", "release":
 		if len(g.reservations) == 0 {
-			s.Op = "attempt"
+			s.Op = around[g.Base.Algorithm]
 			break
 		}
-		s.Of = recent(g.Rand, g.reservations)
+		if s.Of = recent(g.Rand, g.reservations); s.Op == "renew" {
+			s.For = g.lasting(p)
+		}
 	case "once":
 		s.Idempotency = []string{"x", "y"}[g.IntN(2)]
 	case "block", "unblock": // mostly a key that may be blocked
@@ -201,7 +207,11 @@ func (g *drawing) step(n int, op string) Step {
 	}
 	if s.Op == "attempt" {
 		s.From = []string{"", "home", "home", "office", "afar"}[g.IntN(5)]
-		s.For = []time.Duration{0, time.Second, time.Duration(period(p)) * time.Microsecond}[g.IntN(3)]
+		s.For = g.lasting(p)
+		g.reservations = append(g.reservations, n)
+	}
+	if s.Op == "acquire" {
+		s.For, s.Floor = g.lasting(p), 0
 		g.reservations = append(g.reservations, n)
 	}
 	switch s.Op {
@@ -209,6 +219,11 @@ func (g *drawing) step(n int, op string) Step {
 		g.answers = append(g.answers, n)
 	}
 	return s
+}
+
+// lasting returns how long an attempt or a slot lasts.
+func (g *drawing) lasting(p *limiter.Policy) time.Duration {
+	return []time.Duration{0, time.Second, time.Duration(period(p)) * time.Microsecond}[g.IntN(3)]
 }
 
 // recent returns one of the numbers, mostly of the last ones.
@@ -320,8 +335,11 @@ func (g *drawing) move(p *limiter.Policy) int64 {
 }
 
 func (g *drawing) units(p *limiter.Policy) float64 {
-	if p.Algorithm == limiter.Attempts {
+	switch p.Algorithm {
+	case limiter.Attempts:
 		return 1
+	case limiter.Concurrency:
+		return float64([]int{1, 1, 1, 1, 2, 3, 5}[g.IntN(7)])
 	}
 	burst := burstOf(p)
 	if g.Draw.Plain {

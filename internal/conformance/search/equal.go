@@ -99,7 +99,7 @@ func (e *equality) compare(s *Step, got, want verbs.Answer) error {
 	if got.Err != nil {
 		return nil
 	}
-	if len(got.PerRequest) != len(want.PerRequest) || got.Allowed != want.Allowed || got.DeniedBy != want.DeniedBy || !got.Expires.Equal(want.Expires) {
+	if len(got.PerRequest) != len(want.PerRequest) || got.Allowed != want.Allowed || got.DeniedBy != want.DeniedBy || got.Fence != want.Fence || !got.Expires.Equal(want.Expires) {
 		return fmt.Errorf("other answers than the model's")
 	}
 	for i := range want.PerRequest {
@@ -180,7 +180,7 @@ func near(a, b float64) bool { return a == b || math.Abs(a-b) <= 1e-9*max(1, mat
 // microsecond earlier, of a bucket two, is not, if the key has no reservations that come back meanwhile.
 func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 	switch s.Op {
-	case "allow", "once", "upto", "check":
+	case "allow", "once", "upto", "check", "acquire":
 	case "attempt":
 		if s.From != "" { // Check has none
 			return nil
@@ -202,7 +202,7 @@ func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 		return nil
 	}
 	in, d := s.request(e.model.policies), e.model.Ways[0]
-	if u, err := d.Usage(bg, in.Policy, in.Key); err != nil || u.Reservations > 0 && p.Algorithm != limiter.Attempts {
+	if u, err := d.Usage(bg, in.Policy, in.Key); err != nil || u.Reservations > 0 && around[p.Algorithm] == "" {
 		return err
 	}
 	if s.Op == "upto" { // RetryAfter is for the first unit or step
@@ -215,7 +215,7 @@ func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 	defer e.subject.Clock.Set(at)
 	then := r.At.Add(r.RetryAfter).Sub(e.subject.Clock.Now()).Microseconds() + at
 	exact := int64(1)
-	if bucket(p) && p.Algorithm != limiter.Attempts { // what leaks is rounded
+	if bucket(p) && around[p.Algorithm] == "" { // what leaks is rounded
 		exact = 2
 	}
 	for _, early := range []int64{0, min(exact, r.RetryAfter.Microseconds())} {

@@ -33,7 +33,7 @@ type Step struct {
 	Of          int
 	Second      bool // of a step with several answers: another than the first
 	Idempotency string
-	For         time.Duration // a reservation's, a block's or an attempt's
+	For         time.Duration // a reservation's, a block's, an attempt's or a slot's
 	From        string        // an attempt's
 	Estimate    bool
 	Override    *policies.Override
@@ -98,9 +98,9 @@ func (h *History) String() string {
 			fmt.Fprintf(&b, ", policy %d, key %s, %v units, floor %v", s.Policy, key(s.Key), s.Units, s.Floor)
 		}
 		switch s.Op {
-		case "undo", "settle", "cancel", "succeeded", "failed":
+		case "undo", "settle", "cancel", "succeeded", "failed", "renew", "release":
 			fmt.Fprintf(&b, ", of step %d (second: %v)", s.Of, s.Second)
-		case "reserve", "reserve_up_to", "block", "attempt":
+		case "reserve", "reserve_up_to", "block", "attempt", "acquire":
 			fmt.Fprintf(&b, ", for %v from %q, an estimate: %v", s.For, s.From, s.Estimate)
 		case "override":
 			fmt.Fprintf(&b, ", %+v", s.Override)

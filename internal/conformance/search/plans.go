@@ -45,6 +45,13 @@ func (g *drawing) drawPlans(name string, base limiter.Policy) {
 		g.drawAttempts(name, base)
 		return
 	}
+	if base.Algorithm == limiter.Concurrency {
+		for range 1 + g.IntN(2) {
+			base.Name, base.Limit = name, float64(1+g.IntN(4))
+			g.Policies = append(g.Policies, base)
+		}
+		return
+	}
 	first := limits[g.IntN(len(limits))]
 	for i := range []int{1, 2, 2, 3}[g.IntN(4)] {
 		if i > 0 && (g.Draw.Plain || g.OnePlan) {

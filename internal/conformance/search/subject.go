@@ -78,7 +78,7 @@ func expected(err error) error {
 
 // classOf returns which of the errors that a valid history may meet err is, or nil.
 func classOf(err error) error {
-	for _, known := range []error{limiter.ErrOverloaded, limiter.ErrUnsupported, limiter.ErrInvalid, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket} {
+	for _, known := range []error{limiter.ErrOverloaded, limiter.ErrUnsupported, limiter.ErrInvalid, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket, limiter.ErrNoSlot} {
 		if errors.Is(err, known) {
 			return known
 		}
@@ -144,7 +144,7 @@ func (x *side) do(s *Step) verbs.Answer {
 			return nothing
 		}
 		c.Undone = of[s.which(len(of))]
-	case "settle", "cancel", "succeeded", "failed":
+	case "settle", "cancel", "succeeded", "failed", "renew", "release":
 		if c.ID = x.ids[s.Of]; c.ID == "" {
 			return nothing
 		}

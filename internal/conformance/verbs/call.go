@@ -13,14 +13,14 @@ import (
 // that has the methods, and count what came of it.
 type Call struct {
 	// Op names the method: allow (AllowN), upto, once (Do), check, charge, refund, undo, all,
-	// reserve, reserve_up_to, settle, cancel, usage, block, unblock, reset, attempt, succeeded or
-	// failed.
+	// reserve, reserve_up_to, settle, cancel, usage, block, unblock, reset, attempt, succeeded,
+	// failed, acquire (DoAcquire), renew or release.
 	Op string
 	limiter.Request
 	Requests []limiter.Request // of all
 	Undone   limiter.Result    // of undo
-	ID       string            // of settle, cancel, succeeded and failed
-	For      time.Duration     // a reservation's, a block's or an attempt's
+	ID       string            // of settle, cancel, succeeded, failed, renew and release
+	For      time.Duration     // a reservation's, a block's, an attempt's or a slot's
 	From     string            // an attempt's
 }
 
@@ -30,7 +30,8 @@ type Answer struct {
 	Expires         time.Time
 	Usage           limiter.Usage
 	Err             error
-	ID              string // a reservation's or an attempt's
+	Fence           int64  // a slot's
+	ID              string // a reservation's, an attempt's or a slot's
 	Idle            bool   // nothing was called
 }
 
@@ -86,15 +87,33 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		a.Err = d.Reset(ctx, p, key)
 	case "attempt":
 		made, err := d.Attempt(ctx, p, key, limiter.AttemptOptions{From: c.From, TTL: c.For})
-		a = One(made.Result, err)
-		a.ID, a.Expires = made.ID, made.ExpiresAt
+		return reserved(limiter.Reservation(made), err)
 	case "succeeded":
 		a.Err = d.Succeeded(ctx, c.ID)
 	case "failed":
 		return One(d.Failed(ctx, c.ID))
+	case "acquire":
+		return c.acquire(ctx, d)
+	case "renew":
+		a.Expires, a.Err = d.Renew(ctx, c.ID, c.For)
+	case "release":
+		a.Err = d.Release(ctx, c.ID)
 	default:
 		panic(c.Op)
 	}
+	return a
+}
+
+func (c *Call) acquire(ctx context.Context, d Limiter) Answer {
+	var made limiter.Slot
+	var err error
+	if c.Request == c.Policy.Request(c.Key, 1) && c.For == 0 {
+		made, err = d.Acquire(ctx, c.Policy, c.Key)
+	} else {
+		made, err = d.DoAcquire(ctx, c.Request, c.For)
+	}
+	a := One(made.Result, err)
+	a.ID, a.Expires, a.Fence = made.ID, made.ExpiresAt, made.Fence
 	return a
 }
 

@@ -37,6 +37,11 @@ type Remote interface {
 	Succeeded(ctx context.Context, id string) error
 	Failed(ctx context.Context, id string) (limiter.Result, error)
 
+	Acquire(ctx context.Context, p limiter.Policy, key string) (limiter.Slot, error)
+	DoAcquire(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Slot, error)
+	Renew(ctx context.Context, id string, ttl time.Duration) (expiresAt time.Time, err error)
+	Release(ctx context.Context, id string) error
+
 	Block(ctx context.Context, p limiter.Policy, key string, d time.Duration) error
 	Unblock(ctx context.Context, p limiter.Policy, key string) error
 	Reset(ctx context.Context, p limiter.Policy, key string) error

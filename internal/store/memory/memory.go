@@ -151,8 +151,11 @@ func (m *Store) Do(_ context.Context, op *store.Op) error {
 
 func (m *Store) do(op *store.Op) (err error) {
 	q := &op.Query
-	if q.Algorithm == algorithm.Attempts {
+	switch q.Algorithm {
+	case algorithm.Attempts:
 		return m.attempts(op)
+	case algorithm.Concurrency:
+		return m.slots(op)
 	}
 	switch op.Kind {
 	case store.Take:

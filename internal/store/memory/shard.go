@@ -57,6 +57,9 @@ func newRow(a algorithm.Name, now int64) row {
 	if a == algorithm.Attempts {
 		return row{state: &tries{rows: map[string]*tried{}}, updatedAt: now}
 	}
+	if a == algorithm.Concurrency {
+		return row{state: new(held), updatedAt: now}
+	}
 	return row{state: algorithm.New(a.Family(), now), rules: algorithm.Rules{Leak: 1, Tick: 1, Period: 1}, updatedAt: now}
 }
 

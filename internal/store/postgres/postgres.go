@@ -84,8 +84,11 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 			return err
 		}
 	}
-	if op.Algorithm == algorithm.Attempts {
+	switch op.Algorithm {
+	case algorithm.Attempts:
 		return p.attempts(ctx, op)
+	case algorithm.Concurrency:
+		return p.slots(ctx, op)
 	}
 	switch op.Kind {
 	case store.TakeAll, store.GetAll:

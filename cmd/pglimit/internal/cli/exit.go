@@ -56,7 +56,7 @@ func DatabaseError(err error) error {
 // LimiterError marks an error of a Limiter as an error of the database, unless it
 // rejects the request: the user can correct that.
 func LimiterError(err error) error {
-	for _, rejection := range []error{limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket,
+	for _, rejection := range []error{limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket, limiter.ErrNoSlot,
 		policies.ErrNoPolicy, policies.ErrChanged} {
 		if errors.Is(err, rejection) {
 			return err

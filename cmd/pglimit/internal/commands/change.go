@@ -247,10 +247,9 @@ func (s *selection) many() bool { return s.prefix || s.part }
 // registerFilter adds --policy and --algorithm.
 func (s *selection) registerFilter(cmd *cobra.Command) {
 	var names []string
-	for _, a := range limiter.Algorithms() {
+	for _, a := range algorithm.All() {
 		names = append(names, string(a))
 	}
-	names = append(names, string(limiter.Attempts))
 	cmd.Flags().StringVar(&s.name, "policy", "", "only under the policy of this `name`; default: all")
 	cmd.Flags().StringVar(&s.algorithm, "algorithm", "", "only of this algorithm: "+strings.Join(names, ", ")+"; default: all")
 	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))

@@ -156,7 +156,7 @@ func newUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Show what KEY has spent in the current period, what open reservations have set
 aside, and what remains. It counts nothing. For a bucket, spent is what has not
 leaked yet. For attempts it shows the failures that count, the attempts under way and
-the wait, from places that are not known.`,
+the wait, from places that are not known; for concurrency, the slots that are held.`,
 		Example: `  pglimit usage --limit 100000 --calendar month --time-zone Europe/Vienna alice
   pglimit usage --limit 100000 --calendar month alice --json | jq .remaining`,
 		Args: cobra.ExactArgs(1),
@@ -180,6 +180,10 @@ func usageText(s limiter.Usage) string {
 		if s.Result.Remaining == 0 {
 			text += "waits\t" + cli.Span(s.Result.RetryAfter) + "\n"
 		}
+		return cli.Aligned(text)
+	}
+	if s.Result.Policy.Algorithm == limiter.Concurrency {
+		text := fmt.Sprintf("held\t%s of %s in %s\nremaining\t%s\n", cli.Units(s.Result.Level), cli.Units(s.Result.Limit), printable.Count(s.Reservations, "slot"), cli.Units(s.Result.Remaining))
 		return cli.Aligned(text)
 	}
 	text := fmt.Sprintf("spent\t%s\nreserved\t%s in %s\nremaining\t%s of %s\n", cli.Units(s.Spent), cli.Units(s.Reserved),

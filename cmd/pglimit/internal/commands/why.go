@@ -125,6 +125,8 @@ func whyText(why inspect.Why, key, where string) string {
 			if k.Level != nil {
 				line("now", fmt.Sprintf("%s of %s failures, %s under way", units(k.Level), units(k.Burst), printable.Count(int(k.Reservations), "attempt")))
 			}
+		} else if k.Algorithm == algorithm.Concurrency && k.Level != nil {
+			line("now", fmt.Sprintf("%s of %s held, in %s", units(k.Level), units(k.Burst), printable.Count(int(k.Reservations), "slot")))
 		} else if k.Level != nil && k.Burst != nil {
 			line("now", fmt.Sprintf("%s of %s used, %s remaining", units(k.Level), units(k.Burst), units(k.Remaining)))
 		}
@@ -188,6 +190,8 @@ func limitText(p inspect.WhyOfPolicy, at time.Time) string {
 	text := ""
 	if f.Algorithm == limiter.Attempts {
 		text = fmt.Sprintf("waits from %s on, of %s to %s", printable.Count(int(f.Limit), "failure"), duration.Format(f.BlockFor), duration.Format(cmp.Or(f.BlockMax, f.Period)))
+	} else if f.Algorithm == limiter.Concurrency {
+		text = fmt.Sprintf("%s held at once, each for %s", cli.Units(f.Limit), duration.Format(f.Period))
 	} else {
 		text = fmt.Sprintf("%s per %s, burst %s", cli.Units(f.Limit), perText(*f), cli.Units(burst))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -150,7 +151,7 @@ func (t *Target) check() error {
 	if err := t.Ref.check(); err != nil {
 		return err
 	}
-	if t.Algorithm != limiter.Attempts && !slices.Contains(limiter.Algorithms(), t.Algorithm) {
+	if !slices.Contains(algorithm.All(), algorithm.Name(t.Algorithm)) {
 		return api.BadField("algorithm", "is %.40q: see docs/algorithms.md", t.Algorithm)
 	}
 	return checkPolicy(t.Policy)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,7 +49,7 @@ func (f Filter) algorithms() []algorithm.Name {
 	if f.Algorithm != "" {
 		return []algorithm.Name{f.Algorithm.Table()}
 	}
-	return append(algorithm.Tables[:], algorithm.Attempts)
+	return algorithm.AllTables()
 }
 
 // stored is the algorithm in the rows that f selects, or "".
@@ -56,16 +57,19 @@ func (f Filter) stored() string { return string(f.Algorithm.Table()) }
 
 // check returns an error for an unknown algorithm: its name becomes part of a statement.
 func (f Filter) check() error {
-	if f.Algorithm != "" && f.Algorithm != algorithm.Attempts && f.Algorithm.Index() < 0 {
-		return store.Invalid("algorithm", store.Quote(string(f.Algorithm)), fmt.Sprintf("is not one of %q", append(algorithm.Names[:], algorithm.Attempts)))
+	if f.Algorithm != "" && !slices.Contains(algorithm.All(), f.Algorithm) {
+		return store.Invalid("algorithm", store.Quote(string(f.Algorithm)), fmt.Sprintf("is not one of %q", algorithm.All()))
 	}
 	return nil
 }
 
 // table returns the table of an algorithm.
 func table(a algorithm.Name) string {
-	if a == algorithm.Attempts {
+	switch a {
+	case algorithm.Attempts:
 		return "pglimit_attempt"
+	case algorithm.Concurrency:
+		return "pglimit_slot"
 	}
 	return "pglimit_" + string(a.Table())
 }

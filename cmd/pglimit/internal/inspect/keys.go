@@ -26,7 +26,7 @@ type Key struct {
 	BlockedUntil *time.Time     `json:"blocked_until"`
 	UpdatedAt    *time.Time     `json:"updated_at"`
 	EmptyAt      *time.Time     `json:"empty_at"`
-	Reservations int64          `json:"reservations"` // or attempts under way
+	Reservations int64          `json:"reservations"` // or attempts under way, or slots
 	// KnownSources is the number of places from which an attempt has succeeded.
 	KnownSources int64 `json:"known_sources,omitempty"`
 	// Of the last 24 hours.
@@ -140,8 +140,9 @@ LEFT JOIN ` + denials + `
 ORDER BY f.number`
 }
 
-// standing is the view of all keys and, in its columns, keys of attempts: their level is the
-// failures that count for places that are not known, and their burst is the policy's limit.
+// standing is the view of all keys and, in its columns, keys of attempts and of slots: the level
+// of attempts is the failures that count for places that are not known, that of slots the units
+// held, and their burst is the policy's limit.
 const standing = `(SELECT * FROM pglimit_keys
 UNION ALL
 SELECT t.policy, 'attempts'::text COLLATE "C", t.key, n.level, t.limit_failures::float8, 1::float8 - n.remaining / NULLIF(t.limit_failures, 0::bigint)::float8, n.remaining,
@@ -154,7 +155,17 @@ FROM pglimit_attempt AS t,
                   t.limit_failures, t.block_for_us, t.block_growth, t.block_max_us, t.quiet_us) AS counts OFFSET 0) AS m,
      LATERAL (SELECT m.counts, w.until, w.level, CASE WHEN w.until > c.at THEN 0::float8 ELSE GREATEST(1::float8, t.limit_failures::float8 - w.level) END AS remaining
               FROM (SELECT GREATEST(m.counts[2], t.blocked_until_us) AS until, CASE WHEN c.at < m.counts[3] THEN m.counts[1] ELSE 0::bigint END::float8 AS level OFFSET 0) AS w OFFSET 0) AS n
-WHERE t.source = ''::text)`
+WHERE t.source = ''::text
+UNION ALL
+SELECT t.policy, 'concurrency'::text COLLATE "C", t.key, n.held, t.limit_units::float8, n.held / NULLIF(t.limit_units, 0::bigint)::float8,
+       CASE WHEN t.blocked_until_us > c.at THEN 0::float8 ELSE GREATEST(0::float8, t.limit_units::float8 - n.held) END,
+       CASE WHEN t.blocked_until_us > c.at THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END, to_timestamp(t.updated_at_us::float8 / 1000000::float8),
+       to_timestamp(GREATEST(t.ends[pg_catalog.cardinality(t.ends)], t.blocked_until_us, t.updated_at_us)::float8 / 1000000::float8),
+       (pg_catalog.cardinality(t.ids) - n.gone)::bigint, NULL::bigint, NULL::timestamptz
+FROM pglimit_slot AS t,
+     LATERAL (SELECT GREATEST(t.updated_at_us, ` + clock + `) AS at OFFSET 0) AS c,
+     LATERAL (SELECT m.gone, (t.held - pglimit_slot_units(t.costs[1 : m.gone]))::float8 AS held
+              FROM (SELECT pg_catalog.width_bucket(c.at, t.ends) AS gone OFFSET 0) AS m OFFSET 0) AS n)`
 
 // known is the number of places that f's key knows.
 const known = `(SELECT count(*) FROM pglimit_attempt AS s WHERE s.policy = f.policy AND s.key = f.key AND s.known_until_us > ` + clock + `)`

@@ -31,13 +31,10 @@ func (t Target) compare(u Target) int {
 
 // index is the place of a in the order of locks; "" is the last.
 func index(a algorithm.Name) int {
-	switch a {
-	case "":
-		return len(algorithm.Tables) + 1
-	case algorithm.Attempts:
-		return len(algorithm.Tables)
+	if a == "" {
+		return len(algorithm.AllTables())
 	}
-	return a.Index()
+	return slices.Index(algorithm.AllTables(), a.Table())
 }
 
 // ErrTooMany is returned by Targets if more rows match than most. It is an ErrInvalid.
@@ -150,8 +147,12 @@ func (i *Inspector) Block(ctx context.Context, targets []Target, d time.Duration
 			}
 			return c, nil
 		}
+		begun := ", decided_at_us = 0"
+		if g.algorithm == algorithm.Concurrency { // no denial begins a block
+			begun = ""
+		}
 		_, err = tx.Exec(ctx, `UPDATE `+table(g.algorithm)+` AS t
-SET blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, c.us) + $3::bigint), decided_at_us = 0
+SET blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, c.us) + $3::bigint)`+begun+`
 FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
 WHERE t.policy = $1::text AND t.key = ANY ($2::text[])`, g.policy, g.keys, d.Microseconds())
 		return c, err
@@ -197,6 +198,9 @@ func (i *Inspector) Reset(ctx context.Context, targets []Target, o Options) ([]C
 		if c.Reservations, err = queries.ResetReservations(ctx, tx, p); err != nil {
 			return c, err
 		}
+		if g.algorithm == algorithm.Concurrency { // whose rows stay, with their fences
+			return resetSlots(ctx, tx, g)
+		}
 		if c.Rows, err = deleteRows(ctx, tx, g); err != nil || c.Rows == 0 {
 			return c, err
 		}
@@ -204,6 +208,20 @@ func (i *Inspector) Reset(ctx context.Context, targets []Target, o Options) ([]C
 		c.Reservations += made
 		return c, err
 	})
+}
+
+// resetSlots is Reset of keys of slots.
+func resetSlots(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
+	if g, _, err = lockRows(ctx, tx, g); err != nil {
+		return c, err
+	}
+	for _, key := range g.keys {
+		if err := queries.SlotReset(ctx, tx, db.SlotResetParams{Policy: g.policy, Key: key}); err != nil {
+			return c, err
+		}
+	}
+	c.Rows = int64(len(g.keys))
+	return c, nil
 }
 
 // Forget deletes every trace of the targets: rows, reservations with their idempotency

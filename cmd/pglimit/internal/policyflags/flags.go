@@ -107,6 +107,16 @@ func (f *Flags) RegisterAttempt(cmd *cobra.Command) {
 	f.registerDurability(cmd)
 }
 
+// RegisterAcquire adds the flags of a policy of slots and --cost.
+func (f *Flags) RegisterAcquire(cmd *cobra.Command) {
+	f.Only, f.policy.Algorithm, f.flags = limiter.Concurrency, limiter.Concurrency, cmd.Flags()
+	cli.UnitsVar(f.flags, &f.policy.Limit, "limit", 0, "`units` held at once (required without --policy)")
+	cli.DurationVar(f.flags, &f.policy.Period, "period", time.Minute, "how long a slot is held that is not renewed")
+	cli.UnitsVar(f.flags, &f.Cost, "cost", 1, "`units` of the slot")
+	f.registerFrom(cmd)
+	f.registerDurability(cmd)
+}
+
 // RegisterDecision adds the flags of RegisterPolicy and --cost.
 func (f *Flags) RegisterDecision(cmd *cobra.Command) {
 	f.RegisterPolicy(cmd)
@@ -280,7 +290,7 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	s.registerAlgorithm(cmd)
 	s.registerNumbers(cmd)
 	s.registerWaits(cmd)
-	cmd.Flags().Lookup("algorithm").Usage += ", " + string(limiter.Attempts)
+	cmd.Flags().Lookup("algorithm").Usage += ", " + string(limiter.Attempts) + ", " + string(limiter.Concurrency)
 	cmd.Flags().Lookup("limit").Usage = "`units` allowed per period; a new policy needs it, and --period or --calendar"
 	s.registerDurability(cmd)
 	choiceVar(cmd, &s.policy.OnError, "on-error", "while the database is away: fail_closed returns an error, fail_open allows, fail_local decides in memory", limiter.FailClosed, limiter.FailOpen, limiter.FailLocal)

@@ -96,6 +96,64 @@ func withoutTimes(t *testing.T, text string) string {
 	return string(out) + "\n"
 }
 
+// TestCommandSlots: slots are held until they are released, --wait waits for one, and top, why,
+// find and changes of keys know them.
+func TestCommandSlots(t *testing.T) {
+	t.Parallel()
+	database := testworld.NewDatabase(t)
+	run := func(code int, want string, args ...string) string {
+		t.Helper()
+		got, stdout, stderr := testworld.Pglimit(t, database, args...)
+		if got != code || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%s: exit code %d: %s%s; want %d and %s", args, got, stdout, stderr, code, want)
+		}
+		return stdout
+	}
+	run(0, "", "policy", "set", "exports", "--algorithm", "concurrency", "--limit", "2", "--period", "1h")
+	acquire := func(more ...string) string {
+		t.Helper()
+		var slot struct {
+			ID    string
+			Fence int64
+		}
+		must.Succeed(t, json.Unmarshal([]byte(run(0, "", append([]string{"acquire", "--policy", "exports", "acme", "--json"}, more...)...)), &slot))
+		if slot.Fence == 0 {
+			t.Errorf("%+v", slot)
+		}
+		return slot.ID
+	}
+	id := acquire("--cost", "2")
+	run(1, "denied (limit)", "acquire", "--policy", "exports", "acme")
+	run(0, "held       2 of 2 in 1 slot", "usage", "--policy", "exports", "acme")
+	run(0, "renewed "+id, "renew", id, "--ttl", "2h")
+	for _, want := range []string{"exports, concurrency: limited now", "2 held at once, each for 1h", "2 of 2 held, in 1 slot"} {
+		run(0, want, "why", "acme")
+	}
+	run(0, `"level": 2`, "find", "acme", "--json")
+	run(0, "acme", "top", "--by", "share", "--algorithm", "concurrency")
+	run(0, "released "+id, "release", id)
+	run(1, "nothing to release", "release", id)
+	run(1, `"found": false`, "renew", id, "--json")
+	acquire("--wait", "--ttl", "10s")
+	run(0, "", "block", "--policy", "exports", "--algorithm", "concurrency", "acme", "1h")
+	run(1, "denied (blocked)", "acquire", "--policy", "exports", "acme")
+	run(0, "", "unblock", "acme")
+	held := acquire()
+	run(0, "", "reset", "acme")
+	run(1, "nothing to release", "release", held)
+	acquire("--cost", "2")
+	run(0, "", "block", "--prefix", "ac", "1h", "--yes")
+	run(1, "denied (blocked)", "acquire", "--policy", "exports", "acme")
+	run(0, "", "unblock", "--prefix", "ac", "--yes")
+	run(0, "", "reset", "--prefix", "ac", "--yes")
+	acquire("--cost", "2")
+	run(0, "", "forget", "acme", "--yes")
+	acquire("--cost", "2")
+	run(2, "not the ID of a Slot", "release", "x")
+	run(2, "use Acquire", "allow", "--policy", "exports", "acme")
+	run(0, "acquired until", "acquire", "--limit", "3", "bob") // by flags
+}
+
 // TestCommandAttempts: failures make a key wait, a ticket counts once, and the place from which
 // an attempt succeeded is counted separately.
 func TestCommandAttempts(t *testing.T) {

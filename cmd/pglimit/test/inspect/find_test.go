@@ -354,6 +354,7 @@ func TestStrangersInInspect(t *testing.T) {
 	}
 	code := limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 1, Period: time.Hour, BlockFor: time.Hour}
 	must.OK(l.Attempt(ctx, code, "k", limiter.AttemptOptions{From: "home"}))(t)
+	must.OK(l.Acquire(ctx, limiter.Policy{Name: "exports", Algorithm: limiter.Concurrency, Limit: 1, Period: time.Hour}, "k"))(t)
 	i := inspect.New(pool)
 	some := inspect.Filter{Policy: policies[0].Name, Algorithm: algorithm.Name(policies[0].Algorithm)}
 	for _, f := range []inspect.Filter{{}, some} {

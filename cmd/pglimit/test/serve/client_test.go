@@ -31,6 +31,7 @@ func TestClient(t *testing.T) {
 	remote := must.OK(client.New(s.HTTP+"/", nil))(t)
 	defer remote.Close()
 	code := limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 2, Period: 1000 * time.Hour, BlockFor: time.Hour}
+	exports := limiter.Policy{Name: "exports", Algorithm: limiter.Concurrency, Limit: 2, Period: time.Hour}
 	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100, Period: 1000 * time.Hour}
 	type answer struct {
 		Value any
@@ -122,6 +123,21 @@ func TestClient(t *testing.T) {
 		done(err)
 		_, err = l.Attempt(c, p, key, limiter.AttemptOptions{})
 		done(err)
+		for _, cost := range []float64{1, 2, 1, 0.5} {
+			slot, err := l.DoAcquire(c, exports.Request(key, cost), 90*time.Second)
+			one(slot.Result, err)
+			if lasts := time.Until(slot.ExpiresAt); (slot.ID != "") != slot.Result.Allowed || (slot.Fence > 0) != slot.Result.Allowed || slot.Result.Allowed && (lasts < time.Minute || lasts > 2*time.Minute) {
+				t.Errorf("%T: %+v", l, slot)
+			}
+			until, err := l.Renew(c, slot.ID, 2*time.Hour)
+			all = append(all, answer{time.Until(until) > time.Hour, err})
+			if cost == 1 {
+				done(l.Release(c, slot.ID))
+				done(l.Release(c, slot.ID))
+			}
+		}
+		slot, err := l.Acquire(c, exports, key+" one")
+		one(slot.Result, err)
 		one(l.Allow(c, code, key))
 		done(l.Cancel(c, "no id"))
 		done(l.Block(c, p, key, 0))
@@ -137,7 +153,7 @@ func TestClient(t *testing.T) {
 		t.Fatalf("%d answers, want %d", len(got), len(want))
 	}
 	known := []error{
-		limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrUnavailable, limiter.ErrOverloaded, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket,
+		limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrUnavailable, limiter.ErrOverloaded, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrNoTicket, limiter.ErrNoSlot,
 		policies.ErrNoPolicy, limiter.ErrMisconfigured,
 	}
 	for i := range want {

@@ -161,6 +161,20 @@ func TestOpenAPI(t *testing.T) {
 	}
 	send(200, "GET", "/v1/usage?policy=code&key=f", "")
 
+	acquire := func() (slot struct{ ID *string }) {
+		must.Succeed(t, json.Unmarshal([]byte(send(200, "POST", "/v1/acquire", `{"policy":"exports","key":"g","cost":2,"ttl":"1h"}`)), &slot))
+		return slot
+	}
+	held, denied := acquire(), acquire()
+	if held.ID == nil || denied.ID != nil {
+		t.Fatalf("acquired %v and %v", held.ID, denied.ID)
+	}
+	slot := fmt.Sprintf(`{"id":%q}`, *held.ID)
+	send(200, "POST", "/v1/renew", slot)
+	send(204, "POST", "/v1/release", slot)
+	send(404, "POST", "/v1/release", slot)
+	send(404, "POST", "/v1/renew", slot)
+
 	send(204, "POST", "/v1/block", `{"policy":"budget","key":"e","for":"1d"}`)
 	if text := send(200, "POST", "/v1/allow", `{"policy":"budget","key":"e"}`); !strings.Contains(text, `"reason":"blocked"`) {
 		t.Error("blocked:", text)

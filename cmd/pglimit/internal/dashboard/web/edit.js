@@ -7,7 +7,7 @@ import { algorithm, algorithms, clock, keyText, number } from "./format.js";
 
 // The fields of a policy: name, label, and a kind or the values to choose from.
 const policyFields = [
-  ["algorithm", "Algorithm", [...algorithms, "attempts"].map((a) => [a, algorithm(a)])],
+  ["algorithm", "Algorithm", [...algorithms, "attempts", "concurrency"].map((a) => [a, algorithm(a)])],
   ["limit", "Limit, in units", "number"],
   ["period", "Per period, such as 1m"],
   ["calendar", "Or per calendar", [["", "–"], ["hour", "hour"], ["day", "day"], ["week", "week"], ["month", "month"], ["quarter", "quarter"], ["year", "year"]]],

@@ -31,14 +31,15 @@ func (noKeys) Find(context.Context, inspect.Keys, inspect.Filter, int) (inspect.
 	return inspect.Found{}, nil
 }
 
-// newHandler returns a handler over memory with the policies login, of 3 in 1000 hours, queue and
-// code, of attempts.
+// newHandler returns a handler over memory with the policies login, of 3 in 1000 hours, queue,
+// code, of attempts, and exports, of two slots.
 func newHandler(t *testing.T, set func(*Config)) *Handler {
 	t.Helper()
 	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 3, Period: 1000 * time.Hour}
 	queue := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 2}
 	code := limiter.Policy{Name: "code", Algorithm: limiter.Attempts, Limit: 2, Period: 1000 * time.Hour, BlockFor: time.Hour}
-	live := must.OK(policies.New(p, queue, code))(t)
+	exports := limiter.Policy{Name: "exports", Algorithm: limiter.Concurrency, Limit: 2, Period: time.Hour}
+	live := must.OK(policies.New(p, queue, code, exports))(t)
 	c := Config{
 		Limiter: limiter.NewMemory(&limiter.Config{Policies: live}), Policies: live, Keys: noKeys{}, Gate: &auth.Gate{},
 		Address: httplimit.Address{Proxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, Logger: slog.New(slog.DiscardHandler),
@@ -178,6 +179,19 @@ func TestHostileInput(t *testing.T) {
 		{"POST", "/v1/failed", `{"id":""}`, nil, 400, `"field":"id"`},
 		{"POST", "/v1/failed", `{"id":"fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:login:YWxpY2U"}`, nil, 400, `not the ID`},
 		{"POST", "/v1/failed", `{"id":"attempts:2QJ6XJZK4R3PLD5W7NBAHT6EYC:code:YWxpY2U"}`, nil, 404, `"no_ticket"`},
+		{"POST", "/v1/acquire", `{"policy":"exports","key":"a","ttl":"soon"}`, nil, 400, `ttl is \"soon\"`},
+		{"POST", "/v1/acquire", `{"policy":"exports","key":"a","ttl":"1ms"}`, nil, 400, `ttl 1ms`},
+		{"POST", "/v1/acquire", `{"policy":"exports","key":"a","cost":0}`, nil, 400, `"field":"cost"`},
+		{"POST", "/v1/acquire", `{"policy":"exports","key":""}`, nil, 400, `"field":"key"`},
+		{"POST", "/v1/acquire", `{"policy":"login","key":"a"}`, nil, 400, `"unsupported"`},
+		{"POST", "/v1/acquire", `{"policy":"none","key":"a"}`, nil, 404, `"no_policy"`},
+		{"POST", "/v1/allow", `{"policy":"exports","key":"a"}`, nil, 400, `"unsupported"`},
+		{"POST", "/v1/renew", `{}`, nil, 400, `"field":"id"`},
+		{"POST", "/v1/renew", `{"id":"x"}`, nil, 400, `not the ID`},
+		{"POST", "/v1/renew", `{"id":"x","ttl":"soon"}`, nil, 400, `ttl is \"soon\"`},
+		{"POST", "/v1/renew", `{"id":"concurrency:2QJ6XJZK4R3PLD5W7NBAHT6EYC:exports:YWxpY2U"}`, nil, 404, `"no_slot"`},
+		{"POST", "/v1/release", `{}`, nil, 400, `"field":"id"`},
+		{"POST", "/v1/release", `{"id":"concurrency:2QJ6XJZK4R3PLD5W7NBAHT6EYC:exports:YWxpY2U"}`, nil, 404, `"no_slot"`},
 		{"POST", "/v1/block", `{"policy":"login","key":"a"}`, nil, 400, `for is \"\"`},
 		{"POST", "/v1/block", `{"policy":"login","key":"a","for":"-1s"}`, nil, 400, `"field":"for"`},
 		{"POST", "/v1/reserve", `{"policy":"login","key":"a","idempotency_key":"` + strings.Repeat("x", 256) + `"}`, nil, 400, `"field":"idempotency_key"`},

@@ -62,6 +62,8 @@ func problemOf(err error) *problem {
 		return &problem{Status: http.StatusNotFound, Code: "no_reservation", Detail: api.Sentence(err), Field: "id"}
 	case errors.Is(err, limiter.ErrNoTicket):
 		return &problem{Status: http.StatusNotFound, Code: "no_ticket", Detail: api.Sentence(err), Field: "id"}
+	case errors.Is(err, limiter.ErrNoSlot):
+		return &problem{Status: http.StatusNotFound, Code: "no_slot", Detail: api.Sentence(err), Field: "id"}
 	case errors.Is(err, limiter.ErrReservationEnded):
 		return &problem{Status: http.StatusConflict, Code: "reservation_ended", Detail: api.Sentence(err), Field: "id"}
 	case errors.Is(err, limiter.ErrInvalid):

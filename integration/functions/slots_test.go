@@ -1,0 +1,66 @@
+package functions
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// slots is the base of histories of slots.
+var slots = limiter.Policy{Name: "slots", Algorithm: limiter.Concurrency, Limit: 2, Period: 10 * time.Second}
+
+// TestFunctionsAcquireAsGo: slots by functions, with the policy in the call and by its name, answer
+// as the library does and leave the same rows.
+func TestFunctionsAcquireAsGo(t *testing.T) {
+	t.Parallel()
+	d := search.Draw{Operations: search.Without(search.Slots, "begin", "commit", "rollback", "sweep")}
+	testworld.SearchFunctions(t, d, 40, testworld.Functions{}, slots)
+	d.Names = 1
+	testworld.SearchFunctions(t, d, 40, testworld.Functions{ByName: true}, slots)
+}
+
+// TestFunctionsAcquireInTx: a slot counts with the transaction that it is part of, an override
+// blocks and lifts, and a slot that was released is an error of both functions.
+func TestFunctionsAcquireInTx(t *testing.T) {
+	t.Parallel()
+	ctx, pool := t.Context(), testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('exports', 'concurrency', 1, 3600)`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, blocked) VALUES ('exports', 'mallory', true)`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('exports', 'root', true)`)
+	tx := must.OK(pool.Begin(ctx))(t)
+	must.OK(tx.Exec(ctx, `SELECT pglimit.acquire('exports', 'acme')`))(t)
+	must.Succeed(t, tx.Rollback(ctx))
+	slot := testworld.Value[string](t, pool, `SELECT slot FROM pglimit.acquire('exports', 'acme')`)
+	for key, want := range map[string]string{"acme": "false limit", "mallory": "false blocked", "root": "true "} {
+		if got := testworld.Value[string](t, pool, `SELECT allowed::text || ' ' || coalesce(reason, '') FROM pglimit.acquire('exports', $1)`, key); got != want {
+			t.Errorf("%s: %s, want %s", key, got, want)
+		}
+	}
+	testworld.Exec(t, pool, `SELECT pglimit.renew($1, 7200)`, slot)
+	testworld.Exec(t, pool, `SELECT pglimit.release($1)`, slot)
+	for _, call := range []string{`SELECT pglimit.renew($1)::text`, `SELECT pglimit.release($1)::text`} {
+		var none string
+		err := pool.QueryRow(ctx, call, slot).Scan(&none)
+		if answer := (*pgconn.PgError)(nil); !errors.As(err, &answer) || answer.Code != "P0002" {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	for _, call := range []string{
+		`SELECT pglimit.acquire('exports', 'acme', cost => 1.5)::text`, `SELECT pglimit.acquire('exports', 'acme', ttl_s => 0.5)::text`,
+		`SELECT pglimit.acquire_with('p', 'k', limit_units => 1.5, period_s => 10)::text`, `SELECT pglimit.acquire_with('p', 'k', limit_units => 1, period_s => 0.1)::text`,
+		`SELECT pglimit.release('attempts:2QJ6XJZK4R3PLD5W7NBAHT6EYC:p:YWxpY2U')::text`,
+	} {
+		var none string
+		err := pool.QueryRow(ctx, call).Scan(&none)
+		if answer := (*pgconn.PgError)(nil); !errors.As(err, &answer) || answer.Code != "22023" {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+}
