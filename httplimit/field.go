@@ -238,6 +238,8 @@ func wholly(p *limiter.Policy) (limit, seconds float64) {
 	switch p.Algorithm {
 	case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog, limiter.Attempts:
 		return limit, seconds
+	case limiter.Concurrency:
+		return limit, 0 // of no time
 	}
 	// Multiples of ofLimit make the limit whole, and multiples of ofPeriod the period.
 	whole, ofLimit := fraction(limit)
