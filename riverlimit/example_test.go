@@ -33,6 +33,23 @@ func ExampleNew() {
 	// JobSnoozeError: 1m0s
 }
 
+func ExampleSlots() {
+	l := limiter.NewMemory(nil)
+	exports := limiter.Policy{Name: "exports", Algorithm: limiter.Concurrency, Limit: 1, Period: 30 * time.Second}
+	limit := riverlimit.Slots(l, func(_ context.Context, job *rivertype.JobRow) (limiter.Request, error) {
+		return exports.Request(job.Kind, 1), nil
+	})
+	job := &rivertype.JobRow{Kind: "export"}
+	err := limit.Work(context.Background(), job, func(ctx context.Context) error {
+		fmt.Println(limit.Work(ctx, job, func(context.Context) error { return nil })) // meanwhile, on another worker
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// JobSnoozeError: 5s
+	// <nil>
+}
+
 func ExampleEach() {
 	perQueue := func(job *rivertype.JobRow) (string, error) { return job.Queue, nil }
 	limits := riverlimit.Each(perQueue, limiter.PerMinute("jobs", 100), limiter.PerHour("jobs-hourly", 1000))

@@ -102,10 +102,16 @@ func (m *middleware) Work(ctx context.Context, job *rivertype.JobRow, work func(
 	if err == nil && len(requests) > 0 {
 		err = m.decide(ctx, job, requests)
 	}
+	if err == nil {
+		return work(ctx)
+	}
+	return unworked(err)
+}
+
+// unworked returns what River gets for a job that was denied or not decided.
+func unworked(err error) error {
 	denied, ok := errors.AsType[*limiter.DeniedError](err)
 	switch {
-	case err == nil:
-		return work(ctx)
 	case !ok:
 		return err
 	case denied.Result.Reason == limiter.ReasonBlocked:
@@ -150,6 +156,52 @@ func fetched(job *rivertype.JobRow) string {
 		at = *job.AttemptedAt
 	}
 	return fmt.Sprintf("river %d %d %d", job.ID, job.Attempt, at.UnixMicro())
+}
+
+// Slots returns a River middleware that works a job only while it holds the slot that slot returns
+// for it, of a policy of the algorithm limiter.Concurrency: at most its Limit of jobs of a key at
+// a time, on all workers. The slot is renewed while the job is worked, as limiter.Limiter.Keep does.
+// If it is lost, the job's context ends, and River gets an error with limiter.ErrNoSlot.
+//
+// If no slot is free, the job is snoozed: until the first slot ends that is not renewed, and for
+// five seconds at most, as slots may be released before. The denials of New apply otherwise.
+//
+// Slots panics if l or slot is nil, and is safe for concurrent use. slot must be too, and must not
+// change the job.
+func Slots(l *limiter.Limiter, slot func(ctx context.Context, job *rivertype.JobRow) (limiter.Request, error)) rivertype.WorkerMiddleware {
+	require(l != nil, "Slots: the limiter is nil")
+	require(slot != nil, "Slots: slot is nil")
+	return &holder{l, slot}
+}
+
+type holder struct {
+	limiter *limiter.Limiter
+	slot    func(context.Context, *rivertype.JobRow) (limiter.Request, error)
+}
+
+// IsMiddleware implements rivertype.Middleware.
+func (h *holder) IsMiddleware() bool { return true }
+
+// occupied is the longest snooze of a job for which no slot is free.
+const occupied = 5 * time.Second
+
+// Work implements rivertype.WorkerMiddleware.
+func (h *holder) Work(ctx context.Context, job *rivertype.JobRow, work func(context.Context) error) error {
+	in, err := h.slot(ctx, job)
+	if err != nil {
+		return err
+	}
+	slot, err := h.limiter.DoAcquire(ctx, in, 0)
+	switch r := slot.Result; {
+	case err != nil:
+		return err
+	case r.Allowed:
+		return h.limiter.Keep(ctx, slot, work)
+	case r.Reason == limiter.ReasonLimit && r.RetryAfter != limiter.Never:
+		return &rivertype.JobSnoozeError{Duration: min(r.RetryAfter, occupied)}
+	default:
+		return unworked(r.Err())
+	}
 }
 
 // require panics with a programming error if ok is false.

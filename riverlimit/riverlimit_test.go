@@ -170,3 +170,39 @@ func TestRequired(t *testing.T) {
 		}()
 	}
 }
+
+// TestSlots: a job is worked while it holds a slot. Without one it is snoozed, cancelled if it never
+// fits, and errors go to River.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	exports := limiter.Policy{Name: "exports", Algorithm: limiter.Concurrency, Limit: 2, Period: time.Minute}
+	l := limiter.NewMemory(nil)
+	if err := l.Block(t.Context(), exports, "blocked", 365*24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("no such tenant")
+	for name, c := range map[string]struct {
+		in   limiter.Request
+		err  error
+		want error // nil if the job is worked
+	}{
+		"free":            {exports.Request("k", 2), nil, nil},
+		"blocked":         {exports.Request("blocked", 1), nil, &rivertype.JobSnoozeError{Duration: time.Hour}},
+		"above the limit": {exports.Request("k", 3), nil, rivertype.JobCancel(nil)},
+		"invalid":         {exports.Request("k", 0.5), nil, limiter.ErrInvalid},
+		"no slot":         {limiter.Request{}, broken, broken},
+	} {
+		m := riverlimit.Slots(l, func(context.Context, *rivertype.JobRow) (limiter.Request, error) { return c.in, c.err })
+		worked := false
+		err := m.Work(t.Context(), &rivertype.JobRow{}, func(context.Context) error {
+			worked = true
+			if u, err := l.Usage(t.Context(), exports, "k"); err != nil || u.Spent != 2 {
+				t.Errorf("%s: %+v, %v", name, u, err)
+			}
+			return nil
+		})
+		if worked != (c.want == nil) || !errors.Is(err, c.want) {
+			t.Errorf("%s: worked %v, %v", name, worked, err)
+		}
+	}
+}
