@@ -68,14 +68,53 @@ func (l *Limiter) AllowAll(ctx context.Context, requests ...limiter.Request) (li
 	if err := l.send(ctx, "/v1/allow-all", body, &all); err != nil {
 		return limiter.Results{DeniedBy: -1}, err
 	}
-	r := limiter.Results{Allowed: all.Allowed, DeniedBy: -1, PerRequest: make([]limiter.Result, len(all.PerRequest))}
+	r := limiter.Results{Allowed: all.Allowed, DeniedBy: -1, PerRequest: results(all.PerRequest)}
 	if all.DeniedBy != nil {
 		r.DeniedBy = *all.DeniedBy
 	}
-	for i := range all.PerRequest {
-		r.PerRequest[i] = all.PerRequest[i].result()
-	}
 	return r, nil
+}
+
+func results(in []result) []limiter.Result {
+	all := make([]limiter.Result, len(in))
+	for i := range in {
+		all[i] = in[i].result()
+	}
+	return all
+}
+
+// AllowAny requests one cost of the first of several pools that has room for it.
+func (l *Limiter) AllowAny(ctx context.Context, requests ...limiter.Request) (limiter.Any, error) {
+	return l.allowAny(ctx, false, requests)
+}
+
+// AllowAnySplit requests one cost of several pools together.
+func (l *Limiter) AllowAnySplit(ctx context.Context, requests ...limiter.Request) (limiter.Any, error) {
+	return l.allowAny(ctx, true, requests)
+}
+
+func (l *Limiter) allowAny(ctx context.Context, split bool, requests []limiter.Request) (limiter.Any, error) {
+	body := struct {
+		Requests []request `json:"requests"`
+		Split    bool      `json:"split"`
+	}{make([]request, len(requests)), split}
+	for i, q := range requests {
+		body.Requests[i] = of(q)
+	}
+	var given struct {
+		Allowed    bool     `json:"allowed"`
+		GrantedBy  *int     `json:"granted_by"`
+		RetryAfter *float64 `json:"retry_after_s"`
+		PerRequest []result `json:"per_request"`
+	}
+	if err := l.send(ctx, "/v1/allow-any", body, &given); err != nil {
+		return limiter.Any{GrantedBy: -1}, err
+	}
+	a := limiter.Any{Allowed: given.Allowed, GrantedBy: -1, RetryAfter: seconds(given.RetryAfter), PerRequest: results(given.PerRequest)}
+	if given.GrantedBy != nil {
+		a.GrantedBy = *given.GrantedBy
+	}
+	return a, nil
 }
 
 // Check returns what AllowN would return and consumes nothing.

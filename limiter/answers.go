@@ -24,6 +24,7 @@ type verb struct {
 	reads     bool // its cost may be 0
 	waits     bool // in a queue
 	upTo      bool // it is granted what fits
+	pools     bool // other requests may be granted instead: its denial begins no block
 
 	serves served
 }
@@ -68,6 +69,10 @@ var (
 	verbAll     = &verb{name: VerbAllowAll, kind: store.Take, answers: true, requests: true}
 	verbWait    = &verb{name: VerbWait, kind: store.Take, answers: true, requests: true, waits: true}
 	verbWaitAll = &verb{name: VerbWaitAll, kind: store.Take, answers: true, requests: true, waits: true}
+
+	verbAny       = &verb{name: VerbAllowAny, kind: store.Take, answers: true, opens: true, requests: true, pools: true}
+	verbAnyClosed = &verb{name: VerbAllowAny, kind: store.Take, answers: true, requests: true, pools: true} // if a policy is FailClosed
+	verbSplit     = &verb{name: VerbAllowAny, requests: true, upTo: true}
 )
 
 // result returns an outcome as the Result of the request q.

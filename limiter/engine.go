@@ -335,6 +335,8 @@ func (e *engine) compileCost(c *call) error {
 		return fmt.Errorf("%w: Refund on %s: units in a queue go back when their Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
 	case v.kind == store.Reserve && queue:
 		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
+	case v.pools && queue:
+		return fmt.Errorf("%w: AllowAny on %s: a turn comes from one queue", store.ErrUnsupported, LeakyBucketQueue)
 	case v == verbWait && !queue:
 		return fmt.Errorf("%w: Wait on %s: only %s has turns; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
 	}
@@ -351,7 +353,7 @@ func (e *engine) compileCost(c *call) error {
 	if q.Floor, err = millionths(in.Floor); err != nil {
 		return err
 	}
-	if q.Floor != 0 {
+	if q.Floor != 0 || v.pools {
 		q.BlockFor = 0 // its denial must not deny others
 	}
 	switch {
@@ -363,15 +365,12 @@ func (e *engine) compileCost(c *call) error {
 		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
 	}
 	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Ceiling()
-	c.op.Merges = v == verbTake && c.op.Admission == nil && q.Possible()
+	c.op.Merges = (v == verbTake || v.pools) && c.op.Admission == nil && q.Possible()
 	switch {
 	case v.upTo:
 		// See AllowUpTo: whole units, or steps of a millionth of the burst.
-		q.Cost = 1
+		q.Cost = step(in.Cost, q.Burst)
 		whole := in.Cost == math.Trunc(in.Cost)
-		if !whole {
-			q.Cost = min(1e-6*q.Burst, in.Cost)
-		}
 		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
 		// A row of several requests is blocked once a part of it is denied.

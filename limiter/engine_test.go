@@ -50,7 +50,7 @@ func (s *spy) sent() []string {
 
 // kindNames are the names of kinds in calls.
 var kindNames = map[store.Kind]string{
-	store.Take: "take", store.TakeAll: "take all", store.GetAll: "take all", store.Get: "get", store.GetUsage: "usage", store.Charge: "charge", store.Refund: "refund",
+	store.Take: "take", store.TakeAll: "take all", store.GetAll: "take all", store.TakeAny: "take any", store.Get: "get", store.GetUsage: "usage", store.Charge: "charge", store.Refund: "refund",
 	store.Undo: "undo", store.Reserve: "reserve", store.Settle: "settle", store.Block: "block", store.Unblock: "unblock", store.Reset: "reset", store.Estimate: "estimate",
 }
 
@@ -111,6 +111,10 @@ var verbCalls = []struct {
 		_, err := e.AllowAll(ctx, p.Request("k", 1), p.Request("l", 1))
 		return err
 	}, VerbAllowAll, true},
+	{"AllowAny", func(ctx context.Context, e *engine, p Policy) error {
+		_, err := e.AllowAny(ctx, p.Request("k", 1), p.Request("m", 1))
+		return err
+	}, VerbAllowAny, true},
 	{"Reserve", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Reserve(ctx, p.Request("k", 1), time.Hour)
 		return err
@@ -137,7 +141,7 @@ var verbCalls = []struct {
 func TestEngineRefuses(t *testing.T) {
 	l, s := watched(t, true, nil)
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
-	for _, v := range verbCalls[:9] {
+	for _, v := range verbCalls[:10] {
 		if err := v.call(t.Context(), l.engine, Policy{Name: "p", OnError: FailOpen}); !errors.Is(err, ErrInvalid) || len(s.calls) != 0 {
 			t.Errorf("%s: %v, sent %v", v.name, err, s.calls)
 		}
@@ -166,6 +170,9 @@ func TestEngineObserves(t *testing.T) {
 			want, rows := 1, 1
 			if v.verb == VerbAllowAll {
 				want, rows = 2, 2
+			}
+			if v.verb == VerbAllowAny {
+				want = 2
 			}
 			if err != nil { // Settle and Cancel find no reservation
 				rows = 0

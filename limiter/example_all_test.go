@@ -3,6 +3,7 @@ package limiter_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -71,6 +72,63 @@ func ExampleLimiter_AllowAll_sameKey() {
 	// Output:
 	// true true true 4850
 	// false false false 4850
+}
+
+// An order is paid from the customer's credits, or else by the card, in one round trip while the
+// credits last.
+func ExampleLimiter_AllowAny() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	credits := limiter.Policy{Name: "credits", Algorithm: limiter.FixedWindow, Limit: 20_00, Calendar: limiter.Month}
+	card := limiter.Policy{Name: "card", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 24 * time.Hour}
+	for _, cents := range []float64{15_00, 15_00, 5_00, 90_00} {
+		order, err := l.AllowAny(ctx, credits.Request("ann", cents), card.Request("ann", cents))
+		switch {
+		case err != nil:
+			fmt.Println(err)
+		case order.Allowed:
+			paid := order.PerRequest[order.GrantedBy]
+			fmt.Println(paid.Granted, "by", paid.Policy.Name, "- remaining:", paid.Remaining)
+		default:
+			fmt.Println("not before", order.RetryAfter)
+		}
+	}
+	// Output:
+	// 1500 by credits - remaining: 500
+	// 1500 by card - remaining: 8500
+	// 500 by credits - remaining: 0
+	// not before 24h0m0s
+}
+
+// A cost that the weekly limit has in part takes the rest from the credits. What is not delivered
+// goes back, the last pool first.
+func ExampleLimiter_AllowAnySplit() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	weekly := limiter.Policy{Name: "weekly", Algorithm: limiter.FixedWindow, Limit: 100, Calendar: limiter.Week}
+	credits := limiter.Policy{Name: "credits", Algorithm: limiter.FixedWindow, Limit: 50, Calendar: limiter.Month}
+	pools := func(cost float64) []limiter.Request {
+		return []limiter.Request{weekly.Request("ann", cost), credits.Request("ann", cost)}
+	}
+	_, _ = l.AllowAny(ctx, pools(80)...)
+	for _, cost := range []float64{30, 45} {
+		a, err := l.AllowAnySplit(ctx, pools(cost)...)
+		fmt.Println(a.Allowed, a.PerRequest[0].Granted, a.PerRequest[1].Granted, err)
+		for i, r := range slices.Backward(a.PerRequest) {
+			if r.Granted > 0 {
+				back, err := l.Undo(ctx, r.Policy, pools(cost)[i].Key, r)
+				fmt.Println(r.Policy.Name, "got back", back.Granted, err)
+			}
+		}
+	}
+	a, err := l.AllowAnySplit(ctx, pools(71)...)
+	fmt.Println(a.Allowed, a.Err(), err)
+	// Output:
+	// true 20 10 <nil>
+	// credits got back 10 <nil>
+	// weekly got back 20 <nil>
+	// true 20 25 <nil>
+	// credits got back 25 <nil>
+	// weekly got back 20 <nil>
+	// false pglimit: denied by weekly (limit): retry after 156h <nil>
 }
 
 // A mail leaves at its turn, if the day's budget has room for it.

@@ -10,12 +10,13 @@ import (
 // Verb names a method of a Limiter or Tx, as in metrics and logs.
 type Verb string
 
-// The verbs. Allow, AllowN and Do are VerbAllow. DoAcquire, DoWith and each try of an
+// The verbs. Allow, AllowN and Do are VerbAllow. AllowAnySplit is VerbAllowAny. DoAcquire, DoWith and each try of an
 // AcquireWait are VerbAcquire.
 const (
 	VerbAllow       Verb = "allow"
 	VerbAllowUpTo   Verb = "allow_up_to"
 	VerbAllowAll    Verb = "allow_all"
+	VerbAllowAny    Verb = "allow_any"
 	VerbWait        Verb = "wait"
 	VerbWaitAll     Verb = "wait_all"
 	VerbReserve     Verb = "reserve"
@@ -44,8 +45,8 @@ type Observer interface {
 	Observe(ctx context.Context, o Observation)
 }
 
-// Observation is what Config.Observe gets of one call. An AllowAll or WaitAll gives one for
-// each of its requests.
+// Observation is what Config.Observe gets of one call. An AllowAll, AllowAny or WaitAll gives one
+// for each of its requests.
 type Observation struct {
 	// Verb is the method that was called. What the library itself sends, to give back the
 	// units of a cancelled Wait or an expired reservation, is not observed.
@@ -77,7 +78,7 @@ type Outcome string
 const (
 	OutcomeAllowed  Outcome = "allowed"  // or done, for a verb that is not a request
 	OutcomeDenied   Outcome = "denied"   // the limit or a block denied it
-	OutcomeSkipped  Outcome = "skipped"  // another request of its AllowAll or WaitAll was denied; nothing was counted
+	OutcomeSkipped  Outcome = "skipped"  // another request of its AllowAll or WaitAll was denied, or of its AllowAny granted; nothing was counted
 	OutcomeShadowed Outcome = "shadowed" // Policy.Shadow let pass what it would have denied
 	OutcomeError    Outcome = "error"    // there was no decision
 )
@@ -89,7 +90,7 @@ func (o Observation) Outcome() Outcome {
 		return OutcomeError
 	case o.Result.Shadowed:
 		return OutcomeShadowed
-	case (o.Verb == VerbAllowAll || o.Verb == VerbWaitAll) && o.Result.Granted == 0 && o.Result.Reason == "":
+	case (o.Verb == VerbAllowAll || o.Verb == VerbAllowAny || o.Verb == VerbWaitAll) && o.Result.Granted == 0 && o.Result.Reason == "":
 		return OutcomeSkipped // it would have fitted, or was not decided
 	case o.Result.Allowed:
 		return OutcomeAllowed

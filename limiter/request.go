@@ -16,7 +16,7 @@ type Request struct {
 	//
 	//   - A denial is not remembered.
 	//   - The same IdempotencyKey with another Cost is an ErrInvalid.
-	//   - AllowAll, WaitAll and DoWait return ErrUnsupported.
+	//   - AllowAll, AllowAny, WaitAll and DoWait return ErrUnsupported.
 	//   - Such a request shares no statement with others.
 	//   - The Floor is not compared.
 	IdempotencyKey string

@@ -53,7 +53,8 @@ const (
 	// the lease, or nothing if that has ended.
 	SourceLease Source = "lease"
 	// SourceSkipped: nowhere. Another request of the AllowAll denied the whole: by a
-	// remembered denial, or the policy of this one is a shadow. Allowed is false, Reason is
+	// remembered denial, or the policy of this one is a shadow. Or one before it in an AllowAny
+	// gave all. Allowed is false, Reason is
 	// empty, and Level, Remaining, RetryAfter and ResetAfter have no meaning. It is also the
 	// Source of a Settle or Failed whose ID begins with uncounted. That is Allowed.
 	SourceSkipped Source = "skipped"
@@ -328,7 +329,7 @@ func (r Results) Err() error {
 type DeniedError struct {
 	// Result is the answer to the request that denied. Its Policy is the limit.
 	Result Result
-	// PerRequest is Results.PerRequest of an AllowAll or WaitAll, which has Result too. It
+	// PerRequest is that of an AllowAll, AllowAny or WaitAll, which has Result too. It
 	// is nil for a single request.
 	PerRequest []Result
 }

@@ -3,6 +3,7 @@ package limiter
 import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"math"
 )
 
 // calendar returns the calendar of a policy, nil for none.
@@ -73,4 +74,12 @@ func keyBound(p *Policy) (*store.KeyBound, error) {
 	rules, err := newRules(&rest)
 	b.Rest = &rules
 	return b, err
+}
+
+// step returns in which steps units of a cost are granted if not all fit.
+func step(cost, burst float64) float64 {
+	if cost == math.Trunc(cost) {
+		return 1
+	}
+	return min(1e-6*burst, cost)
 }

@@ -204,10 +204,7 @@ func (e *engine) compileAll(s *set) error {
 // arrange sorts the groups of a set in lock order, and sets aside those that overrides or shadow
 // policies decide.
 func (s *set) arrange(groups []*group) {
-	slices.SortFunc(groups, func(a, b *group) int {
-		return cmp.Or(cmp.Compare(a.Algorithm.Index(), b.Algorithm.Index()),
-			strings.Compare(a.Policy, b.Policy), strings.Compare(a.Key, b.Key))
-	})
+	slices.SortFunc(groups, func(a, b *group) int { return inLockOrder(&a.Group, &b.Group) })
 	now, commit := groups[0].Now, groups[0].Commit
 	s.groups, s.shadows = groups[:0], nil
 	for _, g := range groups {
@@ -225,6 +222,17 @@ func (s *set) arrange(groups []*group) {
 	for _, g := range s.groups { // one transaction, and one reading of Config.Now
 		g.Now, g.Commit = now, commit
 	}
+}
+
+// inLockOrder compares two groups.
+func inLockOrder(a, b *store.Group) int {
+	switch {
+	case a.Last:
+		return 1
+	case b.Last:
+		return -1
+	}
+	return cmp.Or(cmp.Compare(a.Algorithm.Index(), b.Algorithm.Index()), strings.Compare(a.Policy, b.Policy), strings.Compare(a.Key, b.Key))
 }
 
 // takeAll sends the groups to the store. A single request is a plain Take, or a Get if it

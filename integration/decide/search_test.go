@@ -39,7 +39,7 @@ func TestDecideAsMemory(t *testing.T) {
 // through all of them.
 func TestLongLogsDecideAsMemory(t *testing.T) {
 	t.Parallel()
-	d := search.Draw{Equal: true, Long: true, Steps: 120, Operations: search.Without(search.Usual, "sweep", "once", "reset") + strings.Repeat(" allow", 60)}
+	d := search.Draw{Equal: true, Long: true, Steps: 120, Operations: search.Without(search.Usual, "sweep", "once", "reset", "any", "split") + strings.Repeat(" allow", 60)}
 	var long limiter.Policy
 	for _, base := range search.Bases() {
 		if base.Algorithm == limiter.SlidingWindowLog {

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // threePolicies are one of each of three algorithms; b counts its denials.
@@ -115,5 +117,25 @@ func TestFunctionsAllowAllRefuses(t *testing.T) {
 	}
 	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys`); n != 0 {
 		t.Errorf("%d rows", n)
+	}
+}
+
+// TestFunctionsAllowAnySplit: pools give what they have, in order, or nothing at all.
+func TestFunctionsAllowAnySplit(t *testing.T) {
+	t.Parallel()
+	pool := testworld.FunctionsPool(t)
+	for name, limit := range map[string]float64{"one": 3, "two": 2} {
+		testworld.StorePolicy(t, pool, limiter.Policy{Name: name, Algorithm: limiter.FixedWindow, Limit: limit, Period: 1000 * time.Hour}, false)
+	}
+	for i, c := range []struct {
+		cost  float64
+		split bool
+		want  string
+	}{{4, true, "t 1 {3,1}"}, {2, true, "f 0 {0,0}"}, {2, false, "f 0 {0,0}"}, {1, false, "t 2 {0,1}"}, {6, true, "f 0 {0,0}"}} {
+		got := testworld.Value[string](t, pool, `SELECT concat_ws(' ', allowed, coalesce(granted_by, 0), ARRAY(SELECT (r).granted FROM unnest(requests) AS r))
+			FROM pglimit.allow_any(ARRAY['one', 'two'], ARRAY['k', 'k'], $1, split => $2)`, c.cost, c.split)
+		if got != c.want {
+			t.Errorf("%d: %s, want %s", i, got, c.want)
+		}
 	}
 }

@@ -38,8 +38,8 @@ func TestFunctionsDocs(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	if ran != 19 {
-		t.Errorf("ran %d blocks, want 19", ran)
+	if ran != 20 {
+		t.Errorf("ran %d blocks, want 20", ran)
 	}
 	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)

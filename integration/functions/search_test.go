@@ -36,6 +36,14 @@ func TestFunctionsAllowAllDecidesAsGo(t *testing.T) {
 	testworld.SearchFunctions(t, d, 15, testworld.Functions{ByName: true, Q: testworld.FunctionsPool(t)}, search.Variants(10, 10*time.Second)...)
 }
 
+// TestFunctionsAllowAnyDecidesAsGo: one of several pools or several together, of mixed
+// algorithms, among other calls.
+func TestFunctionsAllowAnyDecidesAsGo(t *testing.T) {
+	t.Parallel()
+	d := search.Draw{Plain: true, Names: 4, Operations: search.Ordinary + strings.Repeat(" any split", 10), Shadows: true}
+	testworld.SearchFunctions(t, d, 15, testworld.Functions{ByName: true, Q: testworld.FunctionsPool(t)}, testworld.Holdable()...)
+}
+
 // TestFunctionsEndsAt: a window with the caller's end equals the window that the library
 // would have aligned so, in every field, and uses the same row.
 func TestFunctionsEndsAt(t *testing.T) {

@@ -44,7 +44,7 @@ func TestStrangersInSearch(t *testing.T) {
 	})
 	t.Run("by name", func(t *testing.T) {
 		t.Parallel()
-		d := search.Draw{Operations: search.Ordinary + " override override override override", Shadows: true, Names: 1}
+		d := search.Draw{Operations: search.Ordinary + " any any split split override override override override", Shadows: true, Names: 1}
 		testworld.SearchFunctions(t, d, 3, testworld.Functions{Q: pool, ByName: true})
 	})
 }
@@ -73,6 +73,11 @@ func TestStrangersInVerbs(t *testing.T) {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := l.InTx(tx).AllowAll(ctx, p.Request("a", 1), p.Request("b", 1)); err != nil {
 				return err
+			}
+			if p.Algorithm != limiter.LeakyBucketQueue {
+				if _, err := l.InTx(tx).AllowAnySplit(ctx, p.Request("c", 4), p.Request("d", 4)); err != nil {
+					return err
+				}
 			}
 			_, err := l.InTx(tx).Do(ctx, limiter.Request{Policy: p, Key: "once", Cost: 1, IdempotencyKey: "order 7"})
 			return err

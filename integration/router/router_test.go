@@ -30,7 +30,7 @@ func routed(config *limiter.Config) *limiter.Config {
 func TestRouterDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	for name, d := range map[string]search.Draw{
-		"keys":     {Equal: true, Keys: 3, Operations: search.Without(search.Usual, "sweep", "all", "begin", "commit", "rollback")},
+		"keys":     {Equal: true, Keys: 3, Operations: search.Without(search.Usual, "sweep", "all", "any", "split", "begin", "commit", "rollback")},
 		"one key":  {Equal: true, Keys: 1, Names: 3, Plain: true, Operations: search.Without(search.Usual, "sweep") + strings.Repeat(" all", 12)},
 		"attempts": {Equal: true, Keys: 3, Operations: search.Without(search.Attempts, "sweep", "begin", "commit", "rollback")},
 		"slots":    {Equal: true, Keys: 3, Operations: search.Without(search.Slots, "sweep", "begin", "commit", "rollback")},

@@ -46,6 +46,16 @@ func verbs(l *limiter.Limiter, p limiter.Policy) map[string]func(ctx context.Con
 			all, err := l.AllowAll(ctx, p.Request(key, 1), p.Request("and "+key, 1))
 			return limiter.Result{Allowed: all.Allowed, Granted: 1}, err
 		},
+		"AllowAny": func(ctx context.Context, key string) (limiter.Result, error) {
+			a, err := l.AllowAny(ctx, p.Request(key, 1), p.Request("and "+key, 1))
+			return limiter.Result{Allowed: a.Allowed, Granted: 1}, err
+		},
+		"AllowAnySplit": func(ctx context.Context, key string) (limiter.Result, error) {
+			less := p // than the cost, so that all pools are locked
+			less.Name, less.Burst = p.Name+".less", 1
+			a, err := l.AllowAnySplit(ctx, less.Request(key, 2), p.Request(key, 2))
+			return limiter.Result{Allowed: a.Allowed, Granted: 1}, err
+		},
 		"Charge": func(ctx context.Context, key string) (limiter.Result, error) { return l.Charge(ctx, p, key, 1) },
 		"Refund": func(ctx context.Context, key string) (limiter.Result, error) { return l.Refund(ctx, p, key, 1) },
 		"Reserve": func(ctx context.Context, key string) (limiter.Result, error) {

@@ -27,6 +27,9 @@ const (
 	TakeAll
 	// GetAll is a TakeAll that is denied, and only reads.
 	GetAll
+	// TakeAny takes the Units, which are the same of all Groups, from some of them: see Give. It
+	// sets their outcomes and Allowed.
+	TakeAny
 	// Reserve is Take, and stores Admission if anything is granted. If that was
 	// admitted before, Reserve decides nothing and returns the admission in Outcome.Before.
 	Reserve
@@ -99,6 +102,7 @@ var kinds = [...]struct {
 	Take:     {shares: true},
 	TakeAll:  {},
 	GetAll:   {reads: true},
+	TakeAny:  {},
 	Reserve:  {shares: true},
 	Charge:   {shares: true},
 	Refund:   {shares: true},
@@ -135,7 +139,8 @@ type Op struct {
 
 	Admission *Admission      // of a Reserve
 	Grant     algorithm.Grant // of an Undo
-	Groups    []*Group        // of a TakeAll
+	Groups    []*Group        // of a TakeAll or a TakeAny, in lock order
+	Partial   bool            // of a TakeAny: what its groups do not have is granted elsewhere
 	Attempt   *Attempting     // of what is about attempts
 	Slot      *Holding        // of what is about slots
 	ID        string          // of a Settle's reservation, an attempt or a slot, as stored
@@ -163,7 +168,7 @@ type Op struct {
 	Outcome Outcome
 	Ended   *Ended   // of a Settle
 	Usage   Usage    // of a GetUsage
-	Allowed bool     // of a TakeAll or a Leave; a store may set it for a Reset
+	Allowed bool     // of a TakeAll, a TakeAny or a Leave; a store may set it for a Reset
 	IDs     []string // of a Due, as stored
 	Wait    int64    // of a NextDue or a Present: microseconds
 	Factor  float64  // of an Estimate

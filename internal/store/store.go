@@ -126,6 +126,10 @@ type Group struct {
 	// fitted, even if the whole was denied.
 	Outcome Outcome
 	Full    bool // it has no row, and there is no room for one
+	// Given is the units that a group of a TakeAny gave. Need is those that it would have needed
+	// if it gave none, 0 if it was not asked.
+	Given, Need float64
+	Last        bool // at most one of a TakeAny, of a shadow policy: its row is locked after all others
 	// Views has a View for each request, if the whole was denied: a log's view is about
 	// one number of units.
 	Views []algorithm.View
@@ -168,6 +172,44 @@ func AllFit(groups []*Group) bool {
 		}
 	}
 	return true
+}
+
+// Give divides the Units of a TakeAny among its groups, in the order of their Index, by what
+// their outcomes have in use. It sets Given and Need, and reports whether all is given. If not,
+// none is, unless it is partial.
+func Give(groups []*Group, partial bool) bool {
+	groups = slices.SortedFunc(slices.Values(groups), func(a, b *Group) int { return a.Index - b.Index })
+	rest := 0.0
+	for i, g := range groups {
+		if i == 0 {
+			rest = g.Units
+		}
+		o := &g.Outcome
+		if g.Given, g.Need, o.Granted = 0, rest, 0; !o.Blocked {
+			g.Given = g.Share(o.View.Level(&g.Rules, o.UpdatedAt), rest)
+		}
+		rest -= g.Given
+	}
+	if rest == 0 || partial {
+		return true
+	}
+	for _, g := range groups { // what it has and the others lack
+		g.Given, g.Need = 0, g.Given+rest
+	}
+	return false
+}
+
+// Share returns what a group of a TakeAny has of the rest at a level: all, or else as many steps
+// of Cost as fit.
+func (g *Group) Share(level, rest float64) float64 {
+	if rest == 0 || algorithm.Fit(g.Room, level, rest) >= 1 {
+		return rest
+	}
+	n := max(0, algorithm.Fit(g.Room, level, g.Cost))
+	if n > 0 && algorithm.Fit(g.Room, level, float64(n*g.Cost)) < 1 { // the product was rounded up
+		n--
+	}
+	return min(rest, float64(n*g.Cost))
 }
 
 // State is the state of a reservation, as the table stores it.

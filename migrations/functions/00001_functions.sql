@@ -81,6 +81,9 @@ BEGIN
         CREATE TYPE pglimit.results AS (
             allowed bool, retry_after_s float8, delay_s float8, denied_by bigint, requests pglimit.result[]
         );
+        CREATE TYPE pglimit.pools AS (
+            allowed bool, retry_after_s float8, granted_by bigint, requests pglimit.result[]
+        );
         CREATE TYPE pglimit._request AS (
             -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, whether a denial lets pass, and whether it is counted
             verb text, algorithm text, statement text, clocked bool, again bool, shadow bool, counts bool,
@@ -3418,6 +3421,207 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.allow_all IS 'Requests units under several policies and keys at once, all of them or none.';
 
 -- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.allow_any(names text[], keys text[], cost float8 DEFAULT 1, split bool DEFAULT false, now timestamptz DEFAULT NULL,
+    floors float8[] DEFAULT NULL) RETURNS pglimit.pools
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    name text;
+    key text;
+    floor float8;
+    policy pglimit._policy;
+    request pglimit._request;
+    due pglimit._request;
+    requests pglimit._request[]; -- as in the call
+    pool text;
+    pools text[] := '{}';
+    bounds bigint[]; -- max_keys
+    last bigint; -- the last that is asked, if those before it give too little
+    partial bool := false; -- it lets the rest pass
+    places bigint[]; -- of rows, in the order of locks
+    missing bigint[] := '{}'; -- of keys that have no row yet
+    needs float8[]; -- what is asked of each
+    shares float8[]; -- what each gives
+    rest float8;
+    steps float8;
+    most float8 := 0; -- what all have if they are empty
+    empty_s float8;
+    freed bool;
+    answer pglimit.result;
+    answers pglimit.result[];
+    granted_by bigint;
+    wait_s float8;
+BEGIN
+    -- As lists that begin at 1.
+    names := ARRAY(SELECT pg_catalog.unnest(names));
+    keys := ARRAY(SELECT pg_catalog.unnest(keys));
+    floors := CASE WHEN floors IS NOT NULL THEN ARRAY(SELECT pg_catalog.unnest(floors)) END;
+    last := pg_catalog.cardinality(names);
+    IF (last BETWEEN 1 AND 10) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('names', 'a list of ' || last::text, 'must have from 1 to 10 policies', 'Name one for each pool.');
+    ELSIF pg_catalog.cardinality(keys) <> last THEN
+        PERFORM pglimit._refuse('keys', 'a list of ' || pg_catalog.cardinality(keys)::text, 'names and keys must be of one length', 'Name a key for each pool.');
+    ELSIF pg_catalog.cardinality(floors) <> last THEN
+        PERFORM pglimit._refuse('floors', 'a list of ' || pg_catalog.cardinality(floors)::text, 'names and floors must be of one length', 'Leave floors out for none.');
+    END IF;
+    FOR i IN 1 .. pg_catalog.cardinality(names) LOOP
+        name := names[i];
+        key := keys[i];
+        floor := floors[i]; -- none if floors is NULL
+        policy := pglimit._policy_of(name, key, now);
+        request := pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
+        IF request.algorithm = 'leaky_bucket_queue' THEN
+            RAISE feature_not_supported USING HINT = 'Use pglimit.allow.', MESSAGE = 'pglimit: allow_any is not for leaky_bucket_queue: a turn comes from one queue';
+        END IF;
+        pool := request.algorithm || ' ' || request.policy || ' ' || request.key;
+        IF pool = ANY (pools) THEN
+            PERFORM pglimit._refuse('keys', quote_literal(left(key, 40)), 'is there twice for policy ' || name, 'Name each pool once.');
+        END IF;
+        pools[i] := pool;
+        request.block_for_us := LEAST(request.block_for_us, 0::bigint); -- another pool may give; a floor is below 0
+        IF split THEN
+            request.cost := CASE WHEN request.units = trunc(request.units) THEN 1 ELSE LEAST(1e-6::float8 * request.burst, request.units) END;
+            IF request.statement = 'check' AND floor(request.room / request.cost) >= 1::float8 THEN
+                request.statement := 'take';
+            END IF;
+        END IF;
+        requests[i] := request;
+        bounds[i] := policy.max_keys;
+        IF NOT partial AND (request.statement = 'none' OR request.shadow) THEN
+            last := i;
+            partial := true;
+        END IF;
+    END LOOP;
+    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
+            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
+            units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
+            current, previous, newest_at_us, frees_at_us, place)
+        WHERE r.place <= last AND r.statement <> 'none' AND r.statement <> 'denied'
+        ORDER BY r.shadow, pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
+
+    -- Keys of policies that bound them. One that gets no row gives nothing.
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        IF bounds[places[i]] > 0 AND requests[places[i]].statement = 'take' THEN
+            IF NOT pglimit._present(requests[places[i]]) THEN
+                missing := pg_catalog.array_append(missing, places[i]);
+            END IF;
+        END IF;
+    END LOOP;
+    FOR i IN 1 .. pg_catalog.cardinality(missing) LOOP
+        IF pglimit._permit(requests[missing[i]], bounds[missing[i]]) IS NULL THEN
+            request := requests[missing[i]];
+            request.statement := 'denied';
+            requests[missing[i]] := request;
+        END IF;
+    END LOOP;
+
+    -- Locks the rows in their order and divides the cost in that of the pools. If they have too
+    -- little, expired reservations come back, and it looks once more.
+    FOR i IN 1 .. 2 LOOP
+        FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+            request := requests[places[i]];
+            request.count := 0;
+            request := pglimit._again(request);
+            IF request.statement = 'check' THEN
+                request.granted := 0;
+            END IF;
+            requests[places[i]] := request;
+        END LOOP;
+        rest := cost;
+        FOR i IN 1 .. last LOOP
+            request := requests[i];
+            needs[i] := rest;
+            shares[i] := 0;
+            IF rest > 0::float8 AND request.statement = 'none' THEN
+                shares[i] := rest;
+            ELSIF rest > 0::float8 AND request.statement <> 'denied' AND request.granted = 0::float8 THEN
+                IF floor((request.room - request.level) / rest) >= 1::float8 THEN
+                    shares[i] := rest;
+                ELSE
+                    steps := GREATEST(0, floor((request.room - request.level) / request.cost));
+                    IF steps > 0::float8 AND floor((request.room - request.level) / NULLIF(steps * request.cost, 0::float8)) < 1::float8 THEN
+                        steps := steps - 1::float8;
+                    END IF;
+                    shares[i] := LEAST(rest, steps * request.cost);
+                END IF;
+            END IF;
+            rest := rest - shares[i];
+        END LOOP;
+        EXIT WHEN rest = 0::float8 OR partial OR i = 2;
+        freed := false;
+        FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+            request := requests[places[i]];
+            IF request.statement = 'take' AND request.granted = 0::float8 THEN
+                freed := pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) OR freed;
+            END IF;
+        END LOOP;
+        EXIT WHEN NOT freed;
+    END LOOP;
+    FOR i IN 1 .. CASE WHEN rest > 0::float8 AND NOT partial THEN last ELSE 0 END LOOP
+        needs[i] := shares[i] + rest; -- what it has and the others lack
+        shares[i] := 0;
+    END LOOP;
+
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        request := requests[places[i]];
+        request.units := CASE WHEN shares[places[i]] > 0::float8 THEN shares[places[i]] ELSE needs[places[i]] END;
+        IF request.statement <> 'denied' AND request.units > 0::float8 THEN
+            steps := request.cost;
+            most := most + CASE WHEN floor(request.room / cost) >= 1::float8 THEN cost ELSE floor(request.room / steps) * steps END;
+            request.cost := request.units;
+            request.unit := request.units;
+            request.count := 1;
+            IF shares[places[i]] > 0::float8 THEN
+                request := pglimit._again(request);
+                IF request.granted <> 1::float8 THEN
+                    RAISE serialization_failure USING MESSAGE = 'pglimit: a row changed while it was locked', HINT = 'Roll back, and run the transaction again.';
+                END IF;
+            ELSIF request.algorithm = 'sliding_window_log' THEN
+                -- When there is room for the units; the take looked for none.
+                due := request;
+                due.statement := 'check';
+                due.now_us := request.updated_at_us;
+                due := pglimit._run(due);
+                request.frees_at_us := due.frees_at_us;
+            END IF;
+        END IF;
+        requests[places[i]] := request;
+    END LOOP;
+    FOR i IN 1 .. pg_catalog.cardinality(names) LOOP
+        request := requests[i];
+        -- One that was not asked.
+        answer := (NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, NULL)::pglimit.result;
+        IF i <= last AND needs[i] > 0::float8 THEN
+            request.units := CASE WHEN shares[i] > 0::float8 THEN shares[i] ELSE needs[i] END;
+            answer := pglimit._answer(request);
+            IF request.shadow AND answer.granted < needs[i] THEN
+                answer.granted := needs[i];
+                answer.shadowed := true;
+            END IF;
+            IF answer.granted > 0::float8 AND granted_by IS NULL THEN
+                granted_by := i;
+            END IF;
+            IF request.statement <> 'denied' THEN
+                empty_s := GREATEST(empty_s, answer.reset_after_s);
+            END IF;
+            wait_s := LEAST(wait_s, answer.retry_after_s); -- neither sees NULL, which is never
+        END IF;
+        answers[i] := answer;
+    END LOOP;
+    IF granted_by IS NOT NULL THEN
+        wait_s := 0;
+    ELSIF most >= cost THEN
+        wait_s := LEAST(wait_s, empty_s);
+    END IF;
+    RETURN (granted_by IS NOT NULL, wait_s, granted_by, answers)::pglimit.pools;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.allow_any IS 'Requests cost units of the first of several pools that has room for them; with split, of several together.';
+
+-- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.allow_up_to(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
@@ -4988,8 +5192,8 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                     'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
-                     'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
+                     'allow', 'allow_all', 'allow_any', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage',
+                     'usage_with', 'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
                      'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'acquire',
                      'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
@@ -5046,8 +5250,8 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
-                 'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
+                 'allow', 'allow_all', 'allow_any', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage',
+                 'usage_with', 'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
                  'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'acquire',
                  'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
@@ -5056,7 +5260,7 @@ BEGIN
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.results, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.slot, pglimit._holding, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
+        DROP TYPE pglimit.results, pglimit.pools, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.slot, pglimit._holding, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
     END IF;
     PERFORM set_config('lock_timeout'::text, '10s'::text, true);
     BEGIN

@@ -113,7 +113,7 @@ func (r *account) judge(s *Step, a verbs.Answer) error {
 	case "override":
 		r.override[of] = s.Override
 		return a.Err
-	case "all", "batch":
+	case "all", "any", "split", "batch":
 		return r.several(s, a)
 	case "settle", "cancel":
 		return r.settle(s, a)
@@ -224,7 +224,7 @@ func (r *account) several(s *Step, a verbs.Answer) error {
 		switch {
 		case a.Err != nil:
 			l.seen(r.now, p)
-		case a.Allowed || s.Op == "batch":
+		case a.Allowed || s.Op != "all":
 			if err := r.decided(s, i, &s.Asks[i], a.PerRequest[i]); err != nil {
 				return err
 			}

@@ -37,7 +37,7 @@ type Draw struct {
 const Estimating = "reserve reserve reserve reserve_up_to reserve_up_to settle settle settle settle settle settle settle cancel allow refund reset sweep begin commit rollback"
 
 // Usual are all operations but batch, the usual ones more often.
-const Usual = Ordinary + " once once once once once all all all all all all usage undo undo undo undo undo undo undo undo undo undo undo undo undo undo" +
+const Usual = Ordinary + " once once once once once all all all all all all any any any split split split usage undo undo undo undo undo undo undo undo undo undo undo undo undo undo" +
 	" begin begin begin commit commit commit rollback rollback rollback sweep sweep sweep sweep sweep sweep sweep sweep override"
 
 // Ordinary are those that the SQL functions have, too.
@@ -179,6 +179,8 @@ func (g *drawing) step(n int, op string) Step {
 			s.Asks = append(s.Asks, draw())
 		}
 		g.level(s.Asks)
+	case "any", "split":
+		g.pools(&s)
 	case "batch":
 		for range 1 + g.IntN(12) {
 			s.Asks = append(s.Asks, g.share())
@@ -215,7 +217,7 @@ func (g *drawing) step(n int, op string) Step {
 		g.reservations = append(g.reservations, n)
 	}
 	switch s.Op {
-	case "allow", "upto", "once", "all", "check", "charge", "refund", "undo", "reserve", "reserve_up_to", "settle", "batch":
+	case "allow", "upto", "once", "all", "any", "split", "check", "charge", "refund", "undo", "reserve", "reserve_up_to", "settle", "batch":
 		g.answers = append(g.answers, n)
 	}
 	return s
@@ -277,6 +279,22 @@ func (g *drawing) level(asks []Ask) {
 			floors[k] = asks[i].Floor
 		} else if g.IntN(16) > 0 {
 			asks[i].Floor = floor
+		}
+	}
+}
+
+// pools draws requests for one cost, mostly each for another row.
+func (g *drawing) pools(s *Step) {
+	seen := map[[2]string]bool{}
+	for range 1 + g.IntN(4) {
+		a := g.ask()
+		k := [2]string{g.Policies[a.Policy].Name, key(a.Key)}
+		if seen[k] && g.IntN(16) > 0 {
+			continue
+		}
+		seen[k] = true
+		if s.Asks = append(s.Asks, a); g.IntN(16) > 0 {
+			s.Asks[len(s.Asks)-1].Units = s.Asks[0].Units
 		}
 	}
 }

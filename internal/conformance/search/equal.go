@@ -41,9 +41,9 @@ func (e *equality) newModel() *side {
 }
 
 // differs reports whether a call in a transaction is not what it is outside of one: a Check
-// gives no expired reservation back, and a denied AllowAll brings rows up to date.
+// gives no expired reservation back, and a denied AllowAll or an AllowAny brings rows up to date.
 func (e *equality) differs(s *Step) bool {
-	return len(e.subject.open) > 0 && (s.Op == "check" || s.Op == "all" && !e.history.Plain)
+	return len(e.subject.open) > 0 && (s.Op == "check" || (s.Op == "all" || s.Op == "any" || s.Op == "split") && !e.history.Plain)
 }
 
 // judge makes the call of the model and compares the answers.
@@ -99,7 +99,7 @@ func (e *equality) compare(s *Step, got, want verbs.Answer) error {
 	if got.Err != nil {
 		return nil
 	}
-	if len(got.PerRequest) != len(want.PerRequest) || got.Allowed != want.Allowed || got.DeniedBy != want.DeniedBy || got.Fence != want.Fence || !got.Expires.Equal(want.Expires) {
+	if len(got.PerRequest) != len(want.PerRequest) || got.Allowed != want.Allowed || got.DeniedBy != want.DeniedBy || got.Fence != want.Fence || got.After != want.After || !got.Expires.Equal(want.Expires) {
 		return fmt.Errorf("other answers than the model's")
 	}
 	for i := range want.PerRequest {

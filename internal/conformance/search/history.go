@@ -27,7 +27,7 @@ type Step struct {
 	Retry  bool  // instead: to the time that the last denial named, and Moves, if it is ahead
 	Way    int   // modulo the number of the subject's
 	Ask
-	Asks []Ask // of all and batch
+	Asks []Ask // of all, any, split and batch
 	// Of is the number of the earlier step whose answer is given back, settled or
 	// cancelled.
 	Of          int
@@ -43,7 +43,7 @@ type Step struct {
 type Ask struct {
 	Policy, Key int
 	Units       float64
-	Floor       float64 // of allow, once, all, batch and reserve
+	Floor       float64 // of allow, once, all, any, split, batch and reserve
 	UpTo        bool    // of batch: by AllowUpTo
 }
 
@@ -92,7 +92,7 @@ func (h *History) String() string {
 		}
 		switch s.Op {
 		case "begin", "commit", "rollback", "sweep":
-		case "all", "batch":
+		case "all", "any", "split", "batch":
 			fmt.Fprintf(&b, " %+v", s.Asks)
 		default:
 			fmt.Fprintf(&b, ", policy %d, key %s, %v units, floor %v", s.Policy, key(s.Key), s.Units, s.Floor)

@@ -136,7 +136,7 @@ func (x *side) do(s *Step) verbs.Answer {
 		return x.override(s, c.Policy.Name, c.Key)
 	case "batch":
 		return x.batch(s)
-	case "all":
+	case "all", "any", "split":
 		c.Requests, _ = x.requests(s)
 	case "undo":
 		of, ok := x.given[s.Of]

@@ -13,11 +13,11 @@ import (
 // that has the methods, and count what came of it.
 type Call struct {
 	// Op names the method: allow (AllowN), upto, once (Do), check, charge, refund, undo, all,
-	// reserve, reserve_up_to, settle, cancel, usage, block, unblock, reset, attempt, succeeded,
+	// any, split (AllowAnySplit), reserve, reserve_up_to, settle, cancel, usage, block, unblock, reset, attempt, succeeded,
 	// failed, acquire (DoAcquire), renew or release.
 	Op string
 	limiter.Request
-	Requests []limiter.Request // of all
+	Requests []limiter.Request // of all, any and split
 	Undone   limiter.Result    // of undo
 	ID       string            // of settle, cancel, succeeded, failed, renew and release
 	For      time.Duration     // a reservation's, a block's, an attempt's or a slot's
@@ -26,7 +26,8 @@ type Call struct {
 
 // Answer is what a Call returned.
 type Answer struct {
-	limiter.Results // several of all and batch, and one otherwise
+	limiter.Results               // several of all, any, split and batch, and one otherwise
+	After           time.Duration // Any.RetryAfter
 	Expires         time.Time
 	Usage           limiter.Usage
 	Err             error
@@ -38,6 +39,11 @@ type Answer struct {
 // One returns the answer of a method that returns a Result.
 func One(r limiter.Result, err error) Answer {
 	return Answer{Results: limiter.Results{Allowed: r.Allowed, PerRequest: []limiter.Result{r}}, Err: err}
+}
+
+// anyOf returns the answer of an AllowAny. DeniedBy is its GrantedBy.
+func anyOf(a limiter.Any, err error) Answer {
+	return Answer{Results: limiter.Results{Allowed: a.Allowed, PerRequest: a.PerRequest, DeniedBy: a.GrantedBy}, After: a.RetryAfter, Err: err}
 }
 
 func reserved(made limiter.Reservation, err error) Answer {
@@ -69,6 +75,10 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		return One(d.Undo(ctx, p, key, c.Undone))
 	case "all":
 		a.Results, a.Err = d.AllowAll(ctx, c.Requests...)
+	case "any":
+		return anyOf(d.AllowAny(ctx, c.Requests...))
+	case "split":
+		return anyOf(d.AllowAnySplit(ctx, c.Requests...))
 	case "reserve":
 		return reserved(d.Reserve(ctx, c.Request, c.For))
 	case "reserve_up_to":

@@ -21,6 +21,8 @@ type Remote interface {
 	AllowN(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Do(ctx context.Context, request limiter.Request) (limiter.Result, error)
 	AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error)
+	AllowAny(ctx context.Context, requests ...limiter.Request) (limiter.Any, error)
+	AllowAnySplit(ctx context.Context, requests ...limiter.Request) (limiter.Any, error)
 	AllowUpTo(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Usage(ctx context.Context, p limiter.Policy, key string) (limiter.Usage, error)

@@ -132,7 +132,7 @@ func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
 	ctx.carry(w)
 	d.mu.Unlock()
 	var err error
-	if w.op.Kind == store.TakeAll {
+	if w.op.Kind == store.TakeAll || w.op.Kind == store.TakeAny {
 		err = d.takeAll(ctx, w.op, lockWait)
 	} else {
 		if w.op.LockWait = lockWait; w.key.reads {
@@ -149,7 +149,7 @@ func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
 	return true
 }
 
-// takeAll sends a TakeAll. Its turn is that of its first contended key: a client cannot have more
+// takeAll sends a TakeAll or a TakeAny. Its turn is that of its first contended key: a client cannot have more
 // turns by more keys. Without a contended key it is that of all its keys together.
 func (d *Dispatcher) takeAll(ctx context.Context, op *store.Op, wait time.Duration) error {
 	first, end := wait <= UsualLockWait, time.Now().Add(wait)
@@ -161,7 +161,7 @@ func (d *Dispatcher) takeAll(ctx context.Context, op *store.Op, wait time.Durati
 	err := d.db.Do(ctx, op)
 	switch {
 	case err != store.ErrLocked:
-	case first && d.deniedAnyway(ctx, op):
+	case first && op.Kind == store.TakeAll && d.deniedAnyway(ctx, op):
 		return nil
 	case !first: // awaitFree does not see a row that was inserted and not committed
 		time.Sleep(min(time.Until(end), 5*probeEvery))

@@ -45,7 +45,7 @@ func (r *Reaper) Do(ctx context.Context, op *store.Op) error {
 	switch op.Kind {
 	case store.Get:
 		freed, err = r.again(ctx, began, &op.Query, store.Outcome{})
-	case store.TakeAll, store.GetAll:
+	case store.TakeAll, store.GetAll, store.TakeAny:
 		for _, g := range op.Groups {
 			if err == nil && !g.Fits() && !g.Outcome.Blocked {
 				var more bool
@@ -84,7 +84,7 @@ func denied(op *store.Op) bool {
 		return o.Decided && o.Granted == 0 && !o.Blocked
 	case store.Get:
 		return algorithm.Fit(q.Ceiling(), o.View.Level(&q.Rules, o.UpdatedAt), q.Cost) < 1
-	case store.TakeAll, store.GetAll:
+	case store.TakeAll, store.GetAll, store.TakeAny:
 		return !op.Allowed
 	}
 	return false

@@ -94,7 +94,7 @@ func (s *Store) Do(ctx context.Context, op *store.Op) error {
 	switch {
 	case op.Bound != nil:
 		return s.one(ctx, op)
-	case op.Kind == store.TakeAll:
+	case op.Kind == store.TakeAll || op.Kind == store.TakeAny:
 		for _, g := range op.Groups {
 			if g.Bound != nil {
 				return s.all(ctx, op)
@@ -131,7 +131,8 @@ func (s *Store) one(ctx context.Context, op *store.Op) error {
 	return op.WithoutRow(func(rest *store.Op) error { return s.Store.Do(ctx, rest) })
 }
 
-// all carries out a TakeAll. If one of its keys has no row and gets none, all are denied.
+// all carries out a TakeAll or a TakeAny. If one of its keys has no row and gets none, all of a
+// TakeAll are denied. A TakeAny goes on without that key.
 //
 // A key that has none yet gets it only if the others are not denied anyhow, or their denial
 // begins a block: a flood of new keys that another limit denies must not use up the rows.
@@ -149,7 +150,7 @@ func (s *Store) all(ctx context.Context, op *store.Op) error {
 			missing = append(missing, g)
 		}
 	}
-	if len(missing) > 0 && len(missing) < len(op.Groups) {
+	if len(missing) > 0 && len(missing) < len(op.Groups) && op.Kind == store.TakeAll {
 		look := &store.Op{Kind: store.GetAll, Groups: op.Groups}
 		if err := s.Store.Do(ctx, look); err != nil || store.Denied(op.Groups) {
 			op.Rows = look.Rows
@@ -164,7 +165,7 @@ func (s *Store) all(ctx context.Context, op *store.Op) error {
 		g.Full = !room
 		full = full || !room
 	}
-	if full {
+	if full && op.Kind == store.TakeAll {
 		op.Full = store.DeniedNow
 		return nil
 	}

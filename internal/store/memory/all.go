@@ -9,10 +9,15 @@ import (
 // denial changes no entry, except for the blocks that begin. If there is no place for the
 // keys that it would add, it changes nothing and returns a store.ErrFull.
 func (m *Store) takeAll(groups []*store.Group, possible bool) (bool, error) {
+	return m.claiming(groups, func(claimed *int) (bool, int) { return m.tryAll(groups, possible, claimed) })
+}
+
+// claiming tries until it has claimed the places that try says are missing.
+func (m *Store) claiming(groups []*store.Group, try func(claimed *int) (allowed bool, missing int)) (bool, error) {
 	claimed := 0 // places
 	defer func() { m.free.Add(int64(claimed)) }()
 	for {
-		allowed, missing := m.tryAll(groups, possible, &claimed)
+		allowed, missing := try(&claimed)
 		if missing == 0 {
 			return allowed, nil
 		}

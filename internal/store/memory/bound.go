@@ -13,7 +13,7 @@ func bounded(op *store.Op) bool {
 		return op.Bound != nil
 	case store.Get:
 		return op.Bound != nil && !(op.Units > 0 && !op.Possible())
-	case store.TakeAll:
+	case store.TakeAll, store.TakeAny:
 		return slices.ContainsFunc(op.Groups, func(g *store.Group) bool { return g.Bound != nil })
 	}
 	return false
@@ -24,7 +24,7 @@ func bounded(op *store.Op) bool {
 func (m *Store) doBounded(op *store.Op) error {
 	m.bounds.Lock()
 	defer m.bounds.Unlock()
-	if op.Kind == store.TakeAll {
+	if op.Kind == store.TakeAll || op.Kind == store.TakeAny {
 		return m.allBounded(op)
 	}
 	if m.hasRow(&op.Query) || m.rows(&op.Query) < op.Bound.MaxKeys {
@@ -33,7 +33,7 @@ func (m *Store) doBounded(op *store.Op) error {
 	return op.WithoutRow(m.do)
 }
 
-// allBounded is doBounded for a TakeAll. If its other keys are denied, they are the reason.
+// allBounded is doBounded for a TakeAll, or a TakeAny, which goes on without full groups. If its other keys are denied, they are the reason.
 func (m *Store) allBounded(op *store.Op) error {
 	type policy struct{ algorithm, name string }
 	added, full, missing := map[policy]int64{}, false, 0
@@ -46,6 +46,9 @@ func (m *Store) allBounded(op *store.Op) error {
 		g.Full = m.rows(&g.Query)+added[p] >= g.Bound.MaxKeys
 		full = full || g.Full
 		added[p]++
+	}
+	if op.Kind == store.TakeAny {
+		return m.do(op)
 	}
 	if full && missing < len(op.Groups) {
 		look := &store.Op{Kind: store.GetAll, Groups: op.Groups}

@@ -162,6 +162,8 @@ func (m *Store) do(op *store.Op) (err error) {
 		op.Outcome, _, err = m.take(q, 0)
 	case store.TakeAll, store.GetAll:
 		op.Allowed, err = m.takeAll(op.Groups, op.Kind == store.TakeAll)
+	case store.TakeAny:
+		op.Allowed, err = m.takeAny(op.Groups, op.Partial)
 	case store.Reserve:
 		op.Outcome, err = m.reserve(q, op.Admission)
 	case store.Charge:

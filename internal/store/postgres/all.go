@@ -12,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
-// takeAll takes all groups, or none, or only reads.
+// takeAll takes all groups, or none, or only reads; of a TakeAny, it takes from some.
 func (p Store) takeAll(ctx context.Context, op *store.Op) (err error) {
 	if p.routed {
 		if err := oneKey(op.Groups); err != nil {
@@ -39,6 +39,11 @@ func (p Store) takeAllOnce(ctx context.Context, op *store.Op) (allowed bool, err
 	switch {
 	case op.Kind == store.GetAll:
 		err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return p.readAll(ctx, tx, groups) })
+	case op.Kind == store.TakeAny:
+		err = p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
+			allowed, err = p.takeAny(ctx, tx, groups, op.Partial)
+			return statement.AsLocked(ctx, op.LockWait, err)
+		})
 	case p.tx:
 		err = p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 			allowed, err = p.lockThenTake(ctx, tx, groups)

@@ -91,7 +91,7 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 		return p.slots(ctx, op)
 	}
 	switch op.Kind {
-	case store.TakeAll, store.GetAll:
+	case store.TakeAll, store.GetAll, store.TakeAny:
 		return p.takeAll(ctx, op)
 	case store.Reserve:
 		return p.reserve(ctx, op)

@@ -144,7 +144,12 @@ func (p Store) inLockOrder(groups []*store.Group) []*store.Group {
 	}
 	groups = slices.Clone(groups)
 	slices.SortStableFunc(groups, func(a, b *store.Group) int {
-		if a.Algorithm != b.Algorithm {
+		switch {
+		case a.Last:
+			return 1
+		case b.Last:
+			return -1
+		case a.Algorithm != b.Algorithm:
 			return a.Algorithm.Index() - b.Algorithm.Index()
 		}
 		return p.compareShards(a, b)
@@ -154,7 +159,7 @@ func (p Store) inLockOrder(groups []*store.Group) []*store.Group {
 
 // together reports whether one statement may take both groups.
 func (p Store) together(a, b *store.Group) bool {
-	return !p.routed && a.Algorithm == b.Algorithm && p.compareShards(a, b) == 0
+	return !p.routed && !a.Last && !b.Last && a.Algorithm == b.Algorithm && p.compareShards(a, b) == 0
 }
 
 func (p Store) compareShards(a, b *store.Group) int {

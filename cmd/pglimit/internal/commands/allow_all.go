@@ -33,28 +33,9 @@ Exit code 0: allowed; 1: denied.`,
   pglimit allow-all --policy requests --cost 1 alice --policy tokens --cost 4000 alice --json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, keys []string) error {
-			if len(selected) == 0 {
-				return errors.New("--policy is missing: give one for each KEY, such as --policy login")
-			}
-			n := max(len(keys), len(selected))
-			for _, part := range []struct {
-				what  string
-				given int
-			}{{"KEY", len(keys)}, {"--policy", len(selected)}, {"--cost", len(costs)}, {"--floor", len(floors)}} {
-				if part.given > 1 && part.given != n {
-					return fmt.Errorf("%s is given %d times, for %d requests: give it once, or once for each request", part.what, part.given, n)
-				}
-			}
-			from, units := make([]policyflags.Selection, n), make([]float64, n)
-			for i := range n {
-				from[i], units[i] = policyflags.Selection(nth(selected, i)), 1
-				if len(costs) == 0 {
-					continue
-				}
-				var err error
-				if units[i], err = cli.ParseUnits(nth(costs, i)); err != nil {
-					return fmt.Errorf("--cost is %.80q: %w", nth(costs, i), err)
-				}
+			from, units, err := each(keys, selected, costs, floors)
+			if err != nil {
+				return err
 			}
 			return db.WithSelected(cmd, from, func(l *limiter.Limiter, policies []limiter.Policy) error {
 				requests := several(policies, keys, units, floors)
@@ -70,6 +51,33 @@ Exit code 0: allowed; 1: denied.`,
 	cmd.Flags().StringArrayVar(&costs, "cost", nil, "`units` of a request; once, or once for each (default 1)")
 	cmd.Flags().Float64SliceVar(&floors, "floor", nil, "`share` of the burst that must stay free for others; once, or once for each")
 	return cmd
+}
+
+// each returns the policy and the units of each request.
+func each(keys, selected, costs []string, floors []float64) (from []policyflags.Selection, units []float64, err error) {
+	if len(selected) == 0 {
+		return nil, nil, errors.New("--policy is missing: give one for each KEY, such as --policy login")
+	}
+	n := max(len(keys), len(selected))
+	for _, part := range []struct {
+		what  string
+		given int
+	}{{"KEY", len(keys)}, {"--policy", len(selected)}, {"--cost", len(costs)}, {"--floor", len(floors)}} {
+		if part.given > 1 && part.given != n {
+			return nil, nil, fmt.Errorf("%s is given %d times, for %d requests: give it once, or once for each request", part.what, part.given, n)
+		}
+	}
+	from, units = make([]policyflags.Selection, n), make([]float64, n)
+	for i := range n {
+		from[i], units[i] = policyflags.Selection(nth(selected, i)), 1
+		if len(costs) == 0 {
+			continue
+		}
+		if units[i], err = cli.ParseUnits(nth(costs, i)); err != nil {
+			return nil, nil, fmt.Errorf("--cost is %.80q: %w", nth(costs, i), err)
+		}
+	}
+	return from, units, nil
 }
 
 // several returns a request of each policy.

@@ -54,7 +54,7 @@ skipped has its number in "line", and no exit_code.`,
 	out := &cli.Output{}
 	db.Register(root.PersistentFlags())
 	out.Register(root.PersistentFlags())
-	addGroup(root, "Requests:", newAllow(db, out), newAllowUpTo(db, out), newAllowAll(db, out), newCheck(db, out), newWait(db, out),
+	addGroup(root, "Requests:", newAllow(db, out), newAllowUpTo(db, out), newAllowAll(db, out), newAllowAny(db, out), newCheck(db, out), newWait(db, out),
 		newCharge(db, out), newRefund(db, out), newReserve(db, out), newReserveUpTo(db, out), newSettle(db, out), newCancel(db, out),
 		newAttempt(db, out), newSucceeded(db, out), newFailed(db, out), newAcquire(db, out), newRenew(db, out), newRelease(db, out), newUsage(db, out))
 	addGroup(root, "Keys:", newTop(db, out), newWhy(db, out), newFind(db, out), newBlock(db, out), newUnblock(db, out), newReset(db, out), newForget(db, out))

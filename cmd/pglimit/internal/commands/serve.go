@@ -151,7 +151,8 @@ serve --tokens. The line has only a hash, so give the token to the caller now.
 Remove the line to revoke it.
 
 Scopes:
-  decide   allow, allow-up-to, allow-all, check, usage, and /check for gateways
+  decide   allow, allow-up-to, allow-all, allow-any, check, usage, and /check for
+           gateways
   spend    charge, refund, reserve, settle and cancel
   operate  block, unblock, reset, keys, policies and the dashboard
 

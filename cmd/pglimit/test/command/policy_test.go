@@ -156,6 +156,11 @@ func TestPolicyVerbs(t *testing.T) {
 	run(0, "company  acme  allowed: 0 of 2", "allow-all", "--policy", "login", "gina", "--policy", "company", "acme")
 	run(1, "denied by company, nothing was counted:\nlogin    gina  would fit\n", "allow-all", "--policy", "login", "gina", "--policy", "company", "acme")
 	run(0, "allowed: 1 of 4", "allow", "--policy", "login", "gina")
+	run(0, "gave 1: 3 of 4 remaining", "allow-any", "--policy", "company", "acme", "--policy", "login", "judy", "--cost", "1")
+	run(0, "login    judy  gave 3: 0 of 4 remaining\ncompany  judy  gave 1: 1 of 2 remaining", "allow-any", "--policy", "login", "--policy", "company", "judy", "--cost", "4", "--split")
+	run(0, `"granted_by": 1`, "allow-any", "--policy", "login", "--policy", "company", "judy", "--json")
+	run(1, "denied, nothing was counted:\nlogin    judy  denied (limit)", "allow-any", "--policy", "login", "--policy", "company", "judy", "--split")
+	run(2, "--cost is \"x\"", "allow-any", "--policy", "login", "--cost", "x", "a")
 	run(2, "--cost is given 2 times, for 3 requests", "allow-all", "--policy", "login", "--cost", "1", "--cost", "2", "a", "b", "c")
 	run(2, "--policy is \"nothere\"", "allow-all", "--policy", "login", "--policy", "nothere", "gina")
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"math"
 	"reflect"
@@ -83,6 +84,18 @@ func TestClient(t *testing.T) {
 		rs, err = l.AllowAll(c, p.Request(key+"2", 2), p.Request(key+"3", 1))
 		all = append(all, answer{[]any{rs.Allowed, rs.DeniedBy, len(rs.PerRequest)}, err})
 		_, err = l.AllowAll(c)
+		done(err)
+		for _, cost := range []float64{70, 70, 40, 9, 1e6} {
+			pools := []limiter.Request{p.Request(key+"4", cost), p.Request(key+"5", cost)}
+			for _, ask := range []func(context.Context, ...limiter.Request) (limiter.Any, error){l.AllowAny, l.AllowAnySplit} {
+				a, err := ask(c, pools...)
+				for _, r := range a.PerRequest {
+					one(r, err)
+				}
+				all = append(all, answer{[]any{a.Allowed, a.GrantedBy, a.RetryAfter > 0, a.RetryAfter == limiter.Never, len(a.PerRequest)}, err})
+			}
+		}
+		_, err = l.AllowAny(c, p.Request(key, 1), p.Request(key, 1))
 		done(err)
 		for range 2 {
 			hold, err := l.Reserve(c, p.Request(key, 20), 90*time.Second)

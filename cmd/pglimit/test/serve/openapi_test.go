@@ -112,6 +112,9 @@ func TestOpenAPI(t *testing.T) {
 	send(200, "POST", "/v1/check", `{"policy":"login","key":"b","cost":0}`)
 	send(200, "POST", "/v1/allow-all", `{"requests":[{"policy":"login","key":"c"},{"policy":"budget","key":"c","cost":5}]}`)
 	send(200, "POST", "/v1/allow-all", `{"requests":[{"policy":"login","key":"c","cost":3},{"policy":"budget","key":"c","cost":5}]}`) // denied
+	send(200, "POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"any"},{"policy":"budget","key":"any"}]}`)
+	send(200, "POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"any","cost":9},{"policy":"budget","key":"any","cost":9}],"split":true}`)
+	send(200, "POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"any","cost":1e6}]}`) // never
 	send(200, "POST", "/v1/allow-batch", `{"requests":[{"policy":"login","key":"c"},{"policy":"none","key":"c"}]}`)
 	send(200, "POST", "/v1/charge", `{"policy":"budget","key":"d","cost":20}`)
 	send(200, "POST", "/v1/refund", `{"policy":"budget","key":"d","cost":5}`)

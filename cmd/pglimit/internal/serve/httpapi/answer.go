@@ -40,15 +40,15 @@ func writeResult(w http.ResponseWriter, r limiter.Result) error {
 	return nil
 }
 
-// appendResults appends Results.
-func appendResults(to []byte, all limiter.Results) (_ []byte, err error) {
-	head, err := json.Marshal(limiter.Results{Allowed: all.Allowed, DeniedBy: all.DeniedBy})
+// appendResults returns the JSON of Results or an Any, of which all has no PerRequest.
+func appendResults(all any, perRequest []limiter.Result) (to []byte, err error) {
+	head, err := json.Marshal(all)
 	if err != nil {
 		return nil, err
 	}
 	const end = `]}`
 	to = append(to, head[:len(head)-len(end)]...)
-	for i, r := range all.PerRequest {
+	for i, r := range perRequest {
 		if i > 0 {
 			to = append(to, ',')
 		}

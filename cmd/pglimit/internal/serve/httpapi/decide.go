@@ -72,7 +72,7 @@ func (v verb) serve(h *Handler, w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if in.Floor != 0 && !v.once {
-		return api.BadField("floor", "is not for this route: allow, allow-all, allow-batch, reserve and reserve-up-to take it")
+		return api.BadField("floor", "is not for this route: allow, allow-all, allow-any, allow-batch, reserve and reserve-up-to take it")
 	}
 	q, err := h.limiterRequest(in)
 	if err != nil {

@@ -92,6 +92,7 @@ var routes = map[string]route{
 	"/v1/allow-up-to":   {http.MethodPost, auth.Decide, costing((*limiter.Limiter).AllowUpTo)},
 	"/v1/check":         {http.MethodPost, auth.Decide, costing((*limiter.Limiter).Check)},
 	"/v1/allow-all":     {http.MethodPost, auth.Decide, (*Handler).allowAll},
+	"/v1/allow-any":     {http.MethodPost, auth.Decide, (*Handler).allowAny},
 	"/v1/allow-batch":   {http.MethodPost, auth.Decide, (*Handler).allowBatch},
 	"/v1/usage":         {http.MethodGet, auth.Decide, (*Handler).usage},
 	"/v1/charge":        {http.MethodPost, auth.Spend, costing((*limiter.Limiter).Charge)},

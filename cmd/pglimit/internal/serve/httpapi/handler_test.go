@@ -154,6 +154,10 @@ func TestHostileInput(t *testing.T) {
 		{"POST", "/v1/allow", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", `"x`}, 400, `Idempotency-Key`},
 		{"POST", "/v1/allow", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", `""`}, 400, `Idempotency-Key`},
 		{"POST", "/v1/allow-all", `{"requests":[]}`, nil, 400, `requests has 0`},
+		{"POST", "/v1/allow-any", `{"requests":[]}`, nil, 400, `requests has 0`},
+		{"POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"a"},{"policy":"login","key":"b","cost":2}]}`, nil, 400, `requests[1].Cost 2`},
+		{"POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"a"},{"policy":"none","key":"a"}]}`, nil, 404, `requests[1]`},
+		{"POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"a"},{"policy":"login","key":"a"}],"split":true}`, nil, 400, `requests[0] and requests[1]`},
 		{"POST", "/v1/allow-batch", `{"requests":[` + strings.Repeat(`{},`, 1000) + `{}]}`, nil, 400, `requests has 1001`},
 		{"POST", "/v1/allow-all", `{"requests":[{"policy":"login","key":"a"},{"policy":"none","key":"a"}]}`, nil, 404, `requests[1]`},
 		{"POST", "/v1/allow-all", `{"requests":[{"policy":"login","key":"a"},{"policy":"login","key":"b","cost":-2}]}`, nil, 400, `"field":"cost"`},
@@ -232,6 +236,29 @@ func TestHostileInput(t *testing.T) {
 	}
 }
 
+// TestAllowAny: the answer says which pool gave, and what each did of a split. After a denial
+// Retry-After is the least of the pools', and the fields are those of one pool.
+func TestAllowAny(t *testing.T) {
+	t.Parallel()
+	h := newHandler(t, nil)
+	for _, c := range []struct{ cost, more, want, retry string }{
+		{"2", "", `{"allowed":true,"granted_by":0,"retry_after_s":0,"per_request":[{"policy":"login",`, ""},
+		{"2", "", `{"allowed":true,"granted_by":1,"retry_after_s":0,`, ""},
+		{"2", `,"split":true`, `{"allowed":true,"granted_by":0,"retry_after_s":0,`, ""},
+		{"1", "", `{"allowed":false,"granted_by":null,"retry_after_s":3`, "3600000"},
+		{"4", "", `{"allowed":false,"granted_by":null,"retry_after_s":null,`, ""},
+		{"6", `,"split":true`, `{"allowed":false,"granted_by":null,"retry_after_s":3`, "3600000"},
+	} {
+		r, body := call(t, h, "POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"a","cost":`+c.cost+`},{"policy":"login","key":"b","cost":`+c.cost+`}]`+c.more+`}`)
+		if got := r.Header.Get("Retry-After"); r.StatusCode != 200 || !strings.HasPrefix(body, c.want) || got != c.retry || strings.Count(r.Header.Get("RateLimit"), "login") != 1 {
+			t.Errorf("%d %s %v, want %s", r.StatusCode, body, r.Header, c.want)
+		}
+		if c.more != "" && c.retry == "" && strings.Count(body, `"granted":1,`) != 2 {
+			t.Errorf("a split: %s", body)
+		}
+	}
+}
+
 // TestFloor: each route that requests units leaves the floor free.
 func TestFloor(t *testing.T) {
 	t.Parallel()
@@ -239,6 +266,7 @@ func TestFloor(t *testing.T) {
 		"/v1/allow":       {`{"policy":"login","key":"a","floor":0.5}`, `"allowed":false`},
 		"/v1/reserve":     {`{"policy":"login","key":"a","floor":0.5,"ttl":"1h"}`, `"allowed":false`},
 		"/v1/allow-all":   {`{"requests":[{"policy":"login","key":"a","floor":0.5},{"policy":"login","key":"b"}]}`, `"denied_by":0`},
+		"/v1/allow-any":   {`{"requests":[{"policy":"login","key":"a","floor":0.5}]}`, `"granted_by":null`},
 		"/v1/allow-batch": {`{"requests":[{"policy":"login","key":"a","floor":0.5}]}`, `"allowed":false`},
 		"/check/login/by=header:X-Key&floor=0.5&denied=403": {"", ""},
 	} {
@@ -402,7 +430,7 @@ func TestRefusals(t *testing.T) {
 		const key, one = `{"policy":"login","key":"k"`, `{"policy":"login","key":"k","cost":1}`
 		for path, body := range map[string]string{
 			"/v1/allow": one, "/v1/allow-up-to": one, "/v1/check": one, "/v1/charge": one, "/v1/refund": one, "/v1/reset": key + "}", "/v1/unblock": key + "}",
-			"/v1/allow-all": `{"requests":[` + one + `]}`, "/v1/allow-batch": `{"requests":[` + one + `]}`, "/v1/reserve": key + `,"cost":1,"ttl":"1m"}`, "/v1/reserve-up-to": key + `,"cost":1,"estimate":true}`,
+			"/v1/allow-all": `{"requests":[` + one + `]}`, "/v1/allow-any": `{"requests":[` + one + `]}`, "/v1/allow-batch": `{"requests":[` + one + `]}`, "/v1/reserve": key + `,"cost":1,"ttl":"1m"}`, "/v1/reserve-up-to": key + `,"cost":1,"estimate":true}`,
 			"/v1/block": key + `,"for":"1h"}`, "/v1/usage?policy=login&key=k": "", "/check/login": "",
 		} {
 			method := map[bool]string{true: "GET", false: "POST"}[body == ""]

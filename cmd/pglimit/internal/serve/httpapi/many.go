@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -21,9 +22,9 @@ type many struct {
 	Requests []request `json:"requests"`
 }
 
-// read reads the body of several requests.
-func (in *many) read(w http.ResponseWriter, r *http.Request) error {
-	if err := api.ReadUpTo(w, r, in, maxManyBody); err != nil {
+// read reads the body of several requests, which in is or is a part of.
+func (in *many) read(w http.ResponseWriter, r *http.Request, body any) error {
+	if err := api.ReadUpTo(w, r, body, maxManyBody); err != nil {
 		return err
 	}
 	if n := len(in.Requests); n < 1 || n > maxMany {
@@ -35,24 +36,18 @@ func (in *many) read(w http.ResponseWriter, r *http.Request) error {
 // allowAll grants all requests or none.
 func (h *Handler) allowAll(w http.ResponseWriter, r *http.Request) error {
 	var in many
-	if err := in.read(w, r); err != nil {
+	if err := in.read(w, r, &in); err != nil {
 		return err
 	}
-	all := make([]limiter.Request, len(in.Requests))
-	for i, one := range in.Requests {
-		var err error
-		if all[i], err = h.limiterRequest(one); err != nil {
-			p := problemOf(err)
-			p.Field = fmt.Sprintf("requests[%d].%s", i, p.Field)
-			p.Detail = fmt.Sprintf("requests[%d]: %s", i, p.Detail)
-			return p
-		}
+	all, err := h.limiterRequests(in)
+	if err != nil {
+		return err
 	}
 	results, err := h.Limiter.AllowAll(r.Context(), all...)
 	if err != nil {
 		return err
 	}
-	body, err := appendResults(nil, results)
+	body, err := appendResults(limiter.Results{Allowed: results.Allowed, DeniedBy: results.DeniedBy}, results.PerRequest)
 	if err != nil {
 		return err
 	}
@@ -61,10 +56,59 @@ func (h *Handler) allowAll(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// allowAny grants one cost from the first of several pools that has it, or from several.
+func (h *Handler) allowAny(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		many
+		Split bool `json:"split"`
+	}
+	if err := in.read(w, r, &in); err != nil {
+		return err
+	}
+	pools, err := h.limiterRequests(in.many)
+	if err != nil {
+		return err
+	}
+	ask := h.Limiter.AllowAny
+	if in.Split {
+		ask = h.Limiter.AllowAnySplit
+	}
+	given, err := ask(r.Context(), pools...)
+	if err != nil {
+		return err
+	}
+	body, err := appendResults(limiter.Any{Allowed: given.Allowed, GrantedBy: given.GrantedBy, RetryAfter: given.RetryAfter}, given.PerRequest)
+	if err != nil {
+		return err
+	}
+	if denied := (*limiter.DeniedError)(nil); errors.As(given.Err(), &denied) {
+		httplimit.SetHeader(w.Header(), denied.Result)
+	} else {
+		httplimit.SetHeader(w.Header(), given.PerRequest[given.GrantedBy])
+	}
+	writeJSON(w, body)
+	return nil
+}
+
+// limiterRequests returns the requests with their policies.
+func (h *Handler) limiterRequests(in many) ([]limiter.Request, error) {
+	all := make([]limiter.Request, len(in.Requests))
+	for i, one := range in.Requests {
+		var err error
+		if all[i], err = h.limiterRequest(one); err != nil {
+			p := problemOf(err)
+			p.Field = fmt.Sprintf("requests[%d].%s", i, p.Field)
+			p.Detail = fmt.Sprintf("requests[%d]: %s", i, p.Detail)
+			return nil, p
+		}
+	}
+	return all, nil
+}
+
 // allowBatch decides each request by itself. They share statements.
 func (h *Handler) allowBatch(w http.ResponseWriter, r *http.Request) error {
 	var in many
-	if err := in.read(w, r); err != nil {
+	if err := in.read(w, r, &in); err != nil {
 		return err
 	}
 	answers := make([][]byte, len(in.Requests))
