@@ -384,6 +384,108 @@ func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
+const FixedWindowChargeMarked = `-- name: FixedWindowChargeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
+    $4::float8,
+       CASE WHEN $3::float8 = 0::float8 THEN 0
+            WHEN $5::bigint = 0 THEN CASE WHEN coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < $7::bigint THEN $7::bigint ELSE $8::bigint END
+            ELSE coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN $9::bool THEN $5::bigint ELSE 1 END * CASE WHEN $9::bool THEN $5::bigint ELSE 1 END
+                + $5::bigint END, CASE WHEN $5::bigint > 0 AND NOT $9::bool THEN 1 ELSE 0 END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END),
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
+WHERE ($5::bigint > 0 OR coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= $13::bigint AND coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < $8::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
+            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'fixed_window', m.mark, t.ends_at_us, t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END, $14::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($15::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END >= m.mark::float8 * ($14::float8 * 0.000000999999999::float8)
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type FixedWindowChargeMarkedParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Capacity    float64
+	PeriodUs    int64
+	NowUs       *int64
+	TurnUs      int64
+	UntilUs     int64
+	Aligned     bool
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
+	FromUs      int64
+	Burst       float64
+	Marks       []int64
+}
+
+type FixedWindowChargeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowChargeMarked does what FixedWindowCharge does, and records marks as
+// FixedWindowTakeMarked does.
+//
+// Index: the primary keys. Locks as in FixedWindowTakeMarked.
+func (q *Queries) FixedWindowChargeMarked(ctx context.Context, db DBTX, arg FixedWindowChargeMarkedParams) (FixedWindowChargeMarkedRow, error) {
+	row := db.QueryRow(ctx, FixedWindowChargeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.NowUs,
+		arg.TurnUs,
+		arg.UntilUs,
+		arg.Aligned,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+		arg.FromUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i FixedWindowChargeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const FixedWindowDelete = `-- name: FixedWindowDelete :execrows
 DELETE FROM pglimit_fixed_window AS t
 WHERE t.policy = $1 AND t.key = $2 AND CASE
@@ -802,6 +904,155 @@ func (q *Queries) FixedWindowReserve(ctx context.Context, db DBTX, arg FixedWind
 		arg.Estimate,
 	)
 	var i FixedWindowReserveRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const FixedWindowReserveMarked = `-- name: FixedWindowReserveMarked :one
+WITH taken AS (
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $6::float8,
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN 0
+            WHEN $7::bigint = 0 THEN CASE WHEN coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < $9::bigint THEN $9::bigint ELSE $10::bigint END
+            ELSE coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN $11::bool THEN $7::bigint ELSE 1 END * CASE WHEN $11::bool THEN $7::bigint ELSE 1 END
+                + $7::bigint END, CASE WHEN $7::bigint > 0 AND NOT $11::bool THEN 1 ELSE 0 END,
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $13::text = 'off' OR $13::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $13::text, true) IS NULL END THEN NULL
+            ELSE $14::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $15::bigint
+WHERE ($7::bigint > 0 OR coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= $16::bigint AND coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < $10::bigint)
+  AND NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $17::text
+                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > coalesce($8::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                        / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.level
+                 ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8 - t.level) / EXCLUDED.cost))) END END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'fixed_window', m.mark, t.ends_at_us, t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END, $18::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($19::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END >= m.mark::float8 * ($18::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END
+          > $18::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+SELECT $20::text, $21::text, 'fixed_window', $1::text, $2::text, $17::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $22::float8, $18::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $23::bigint, t.updated_at_us + $23::bigint + $24::bigint,
+       t.level, 0, 1, $7::bigint, t.ends_at_us, t.updated_at_us, $25::float8,
+       CASE WHEN t.granted = $4::float8 THEN $26::float8 END
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type FixedWindowReserveMarkedParams struct {
+	Policy         string
+	Key            string
+	Cost           float64
+	Count          float64
+	Room           float64
+	Capacity       float64
+	PeriodUs       int64
+	NowUs          *int64
+	TurnUs         int64
+	UntilUs        int64
+	Aligned        bool
+	LockTimeout    string
+	Commit         string
+	BlockForUs     int64
+	LifetimeUs     int64
+	FromUs         int64
+	IdempotencyKey *string
+	Burst          float64
+	Marks          []int64
+	ID             string
+	State          string
+	LimitUnits     float64
+	TtlUs          int64
+	RememberUs     int64
+	Requested      *float64
+	Estimate       *float64
+}
+
+type FixedWindowReserveMarkedRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowReserveMarked does what FixedWindowReserve does, and records marks as
+// FixedWindowTakeMarked does.
+//
+// Index: as in FixedWindowReserve. Locks as in FixedWindowTakeMarked.
+func (q *Queries) FixedWindowReserveMarked(ctx context.Context, db DBTX, arg FixedWindowReserveMarkedParams) (FixedWindowReserveMarkedRow, error) {
+	row := db.QueryRow(ctx, FixedWindowReserveMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.NowUs,
+		arg.TurnUs,
+		arg.UntilUs,
+		arg.Aligned,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.FromUs,
+		arg.IdempotencyKey,
+		arg.Burst,
+		arg.Marks,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.TtlUs,
+		arg.RememberUs,
+		arg.Requested,
+		arg.Estimate,
+	)
+	var i FixedWindowReserveMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -1487,6 +1738,126 @@ func (q *Queries) FixedWindowTakeMany(ctx context.Context, db DBTX, arg FixedWin
 		return nil, err
 	}
 	return items, nil
+}
+
+const FixedWindowTakeMarked = `-- name: FixedWindowTakeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $6::float8,
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN 0
+            WHEN $7::bigint = 0 THEN CASE WHEN coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < $9::bigint THEN $9::bigint ELSE $10::bigint END
+            ELSE coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN $11::bool THEN $7::bigint ELSE 1 END * CASE WHEN $11::bool THEN $7::bigint ELSE 1 END
+                + $7::bigint END, CASE WHEN $7::bigint > 0 AND NOT $11::bool THEN 1 ELSE 0 END,
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $12::text <> '' THEN set_config('lock_timeout'::text, $12::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $13::text = 'off' OR $13::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $13::text, true) IS NULL END THEN NULL
+            ELSE $14::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $15::bigint
+WHERE ($7::bigint > 0 OR coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= $16::bigint AND coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < $10::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                        / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.level
+                 ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8 - t.level) / EXCLUDED.cost))) END END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'fixed_window', m.mark, t.ends_at_us, t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END, $17::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($18::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END >= m.mark::float8 * ($17::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END
+          > $17::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type FixedWindowTakeMarkedParams struct {
+	Policy      string
+	Key         string
+	Cost        float64
+	Count       float64
+	Room        float64
+	Capacity    float64
+	PeriodUs    int64
+	NowUs       *int64
+	TurnUs      int64
+	UntilUs     int64
+	Aligned     bool
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
+	FromUs      int64
+	Burst       float64
+	Marks       []int64
+}
+
+type FixedWindowTakeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowTakeMarked does what FixedWindowTake does. Then it records those of the marks that the
+// key's level has reached, a row of pglimit_event for each, and notifies the sessions that
+// listen. It changes nothing about a mark that was recorded in this window before.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
+// Denied: as in FixedWindowTake. A denial records marks too, as of the units in use.
+func (q *Queries) FixedWindowTakeMarked(ctx context.Context, db DBTX, arg FixedWindowTakeMarkedParams) (FixedWindowTakeMarkedRow, error) {
+	row := db.QueryRow(ctx, FixedWindowTakeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.NowUs,
+		arg.TurnUs,
+		arg.UntilUs,
+		arg.Aligned,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.FromUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i FixedWindowTakeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }
 
 const FixedWindowUnblock = `-- name: FixedWindowUnblock :exec

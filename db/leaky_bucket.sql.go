@@ -225,6 +225,100 @@ func (q *Queries) LeakyBucketCharge(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
+const LeakyBucketChargeMarked = `-- name: LeakyBucketChargeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_leaky_bucket AS t
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
+       $4::float8, $5::float8, $6::bigint,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END),
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $10::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak),
+            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                + EXCLUDED.granted)),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
+            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'leaky_bucket', m.mark, (t.updated_at_us / $11::bigint + 1) * $11::bigint, t.updated_at_us,
+    t.updated_at_us,
+       t.level, $12::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($13::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($12::float8 * 0.000000999999999::float8)
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type LeakyBucketChargeMarkedParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Capacity    float64
+	Leak        float64
+	TickUs      int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
+	WindowUs    int64
+	Burst       float64
+	Marks       []int64
+}
+
+type LeakyBucketChargeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketChargeMarked does what LeakyBucketCharge does, and records marks as
+// LeakyBucketTakeMarked does.
+//
+// Index: the primary keys. Locks as in LeakyBucketTakeMarked.
+func (q *Queries) LeakyBucketChargeMarked(ctx context.Context, db DBTX, arg LeakyBucketChargeMarkedParams) (LeakyBucketChargeMarkedRow, error) {
+	row := db.QueryRow(ctx, LeakyBucketChargeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Capacity,
+		arg.Leak,
+		arg.TickUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i LeakyBucketChargeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const LeakyBucketDelete = `-- name: LeakyBucketDelete :execrows
 DELETE FROM pglimit_leaky_bucket AS t
 WHERE t.policy = $1 AND t.key = $2 AND CASE
@@ -634,6 +728,146 @@ func (q *Queries) LeakyBucketReserve(ctx context.Context, db DBTX, arg LeakyBuck
 		arg.Estimate,
 	)
 	var i LeakyBucketReserveRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const LeakyBucketReserveMarked = `-- name: LeakyBucketReserveMarked :one
+WITH taken AS (
+INSERT INTO pglimit_leaky_bucket AS t
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $6::float8, $7::float8, $8::bigint,
+           coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
+            ELSE $12::bigint END),
+       coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $14::text
+                    AND h.algorithm = 'leaky_bucket' AND h.forget_at_us > coalesce($9::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                            - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                                    - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
+            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'leaky_bucket', m.mark, (t.updated_at_us / $15::bigint + 1) * $15::bigint, t.updated_at_us,
+    t.updated_at_us,
+       t.level, $16::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($17::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($16::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND t.level > $16::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+SELECT $18::text, $19::text, 'leaky_bucket', $1::text, $2::text, $14::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $20::float8, $16::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
+       t.level, $7::float8, $8::bigint, 0, 0, t.leaked_at_us, $23::float8,
+       CASE WHEN t.granted = $4::float8 THEN $24::float8 END
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type LeakyBucketReserveMarkedParams struct {
+	Policy         string
+	Key            string
+	Cost           float64
+	Count          float64
+	Room           float64
+	Capacity       float64
+	Leak           float64
+	TickUs         int64
+	NowUs          *int64
+	LockTimeout    string
+	Commit         string
+	BlockForUs     int64
+	LifetimeUs     int64
+	IdempotencyKey *string
+	WindowUs       int64
+	Burst          float64
+	Marks          []int64
+	ID             string
+	State          string
+	LimitUnits     float64
+	TtlUs          int64
+	RememberUs     int64
+	Requested      *float64
+	Estimate       *float64
+}
+
+type LeakyBucketReserveMarkedRow struct {
+	Granted        float64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketReserveMarked does what LeakyBucketReserve does, and records marks as
+// LeakyBucketTakeMarked does.
+//
+// Index: as in LeakyBucketReserve. Locks as in LeakyBucketTakeMarked.
+func (q *Queries) LeakyBucketReserveMarked(ctx context.Context, db DBTX, arg LeakyBucketReserveMarkedParams) (LeakyBucketReserveMarkedRow, error) {
+	row := db.QueryRow(ctx, LeakyBucketReserveMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.Leak,
+		arg.TickUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.IdempotencyKey,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.TtlUs,
+		arg.RememberUs,
+		arg.Requested,
+		arg.Estimate,
+	)
+	var i LeakyBucketReserveMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -1299,6 +1533,117 @@ func (q *Queries) LeakyBucketTakeMany(ctx context.Context, db DBTX, arg LeakyBuc
 		return nil, err
 	}
 	return items, nil
+}
+
+const LeakyBucketTakeMarked = `-- name: LeakyBucketTakeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_leaky_bucket AS t
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $6::float8, $7::float8, $8::bigint,
+           coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
+            ELSE $12::bigint END),
+       coalesce($9::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                            - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                                    - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
+                                / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
+            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'leaky_bucket', m.mark, (t.updated_at_us / $14::bigint + 1) * $14::bigint, t.updated_at_us,
+    t.updated_at_us,
+       t.level, $15::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($16::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($15::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND t.level > $15::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type LeakyBucketTakeMarkedParams struct {
+	Policy      string
+	Key         string
+	Cost        float64
+	Count       float64
+	Room        float64
+	Capacity    float64
+	Leak        float64
+	TickUs      int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
+	WindowUs    int64
+	Burst       float64
+	Marks       []int64
+}
+
+type LeakyBucketTakeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketTakeMarked does what LeakyBucketTake does. Then it records those of the marks that the
+// key's level has reached, a row of pglimit_event for each, and notifies the sessions that
+// listen. It changes nothing about a mark that was recorded in this window before.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
+// Denied: as in LeakyBucketTake. A denial records marks too, as of the units in use.
+func (q *Queries) LeakyBucketTakeMarked(ctx context.Context, db DBTX, arg LeakyBucketTakeMarkedParams) (LeakyBucketTakeMarkedRow, error) {
+	row := db.QueryRow(ctx, LeakyBucketTakeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.Leak,
+		arg.TickUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i LeakyBucketTakeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }
 
 const LeakyBucketUnblock = `-- name: LeakyBucketUnblock :exec

@@ -45,6 +45,20 @@ type PglimitDenial struct {
 	Algorithm      string
 }
 
+type PglimitEvent struct {
+	Mark           int64
+	WindowEndsAtUs int64
+	AtUs           int64
+	Level          float64
+	LimitUnits     float64
+	DueAtUs        int64
+	DeliveredAtUs  int64
+	Attempts       int64
+	Policy         string
+	Key            string
+	Algorithm      string
+}
+
 type PglimitFixedWindow struct {
 	Level          float64
 	Capacity       float64
@@ -192,6 +206,7 @@ type PglimitPolicy struct {
 	CountDenials bool
 	Name         string
 	Algorithm    string
+	Marks        string
 	Calendar     string
 	TimeZone     string
 	Anchor       string

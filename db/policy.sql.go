@@ -363,7 +363,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 
 const Policies = `-- name: Policies :many
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.block_growth, p.block_max_s, p.lease,
-       p.max_keys, p.rest_limit, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
+       p.max_keys, p.rest_limit, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.marks, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name
@@ -387,6 +387,7 @@ type PoliciesRow struct {
 	Shadow       bool
 	Askers       bool
 	CountDenials bool
+	Marks        string
 	Calendar     string
 	TimeZone     string
 	Anchor       string
@@ -429,6 +430,7 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.Shadow,
 			&i.Askers,
 			&i.CountDenials,
+			&i.Marks,
 			&i.Calendar,
 			&i.TimeZone,
 			&i.Anchor,
@@ -555,12 +557,12 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, max_ttl_s, aligned, shadow, askers, count_denials, marks, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
         nullif($4::float8, 0::float8), $5::float8, $6::float8,
         $7::float8, $8::float8, $9::float8, $10::bigint, $11::float8, $12::float8,
-        $13::bool, $14::bool, $15::bool, $16::bool, $17::text, $18::text, $19::text,
-        $20::text, $21::text, $22::float8, $23::text, $24::text)
+        $13::bool, $14::bool, $15::bool, $16::bool, $17::text, $18::text, $19::text, $20::text,
+        $21::text, $22::text, $23::float8, $24::text, $25::text)
 `
 
 type PolicyInsertParams struct {
@@ -580,6 +582,7 @@ type PolicyInsertParams struct {
 	Shadow       bool
 	Askers       bool
 	CountDenials bool
+	Marks        string
 	Calendar     string
 	TimeZone     string
 	Anchor       string
@@ -611,6 +614,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.Shadow,
 		arg.Askers,
 		arg.CountDenials,
+		arg.Marks,
 		arg.Calendar,
 		arg.TimeZone,
 		arg.Anchor,
@@ -652,9 +656,9 @@ SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8
     max_keys = $10::bigint, rest_limit = $11::float8,
     max_ttl_s = $12::float8, aligned = $13::bool, shadow = $14::bool, askers = $15::bool,
     count_denials = $16::bool,
-    calendar = $17::text, time_zone = $18::text, anchor = $19::text, durability = $20::text,
-    on_error = $21::text, local_share = $22::float8, note = $23::text
-WHERE p.name = $24::text
+    marks = $17::text, calendar = $18::text, time_zone = $19::text, anchor = $20::text, durability = $21::text,
+    on_error = $22::text, local_share = $23::float8, note = $24::text
+WHERE p.name = $25::text
 `
 
 type PolicyUpdateParams struct {
@@ -674,6 +678,7 @@ type PolicyUpdateParams struct {
 	Shadow       bool
 	Askers       bool
 	CountDenials bool
+	Marks        string
 	Calendar     string
 	TimeZone     string
 	Anchor       string
@@ -706,6 +711,7 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.Shadow,
 		arg.Askers,
 		arg.CountDenials,
+		arg.Marks,
 		arg.Calendar,
 		arg.TimeZone,
 		arg.Anchor,

@@ -283,6 +283,120 @@ func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
+const SlidingWindowCounterChargeMarked = `-- name: SlidingWindowCounterChargeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_counter AS t
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8), 0,
+    $4::float8, $5::bigint,
+       (coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $5::bigint + 1)
+           * $5::bigint, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END),
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                    THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                    ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)),
+    current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
+            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
+                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END))
+            ELSE t.current END,
+    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
+            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
+            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+            ELSE t.previous END,
+    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
+            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
+            THEN EXCLUDED.period_us ELSE t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
+            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
+            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'sliding_window_counter', m.mark, (t.updated_at_us / $10::bigint + 1) * $10::bigint,
+    t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current
+               ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - t.updated_at_us)::float8 / t.period_us::float8 END, $11::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($12::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current
+        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - t.updated_at_us)::float8 / t.period_us::float8 END
+    >= m.mark::float8 * ($11::float8 * 0.000000999999999::float8)
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type SlidingWindowCounterChargeMarkedParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Capacity    float64
+	PeriodUs    int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
+	WindowUs    int64
+	Burst       float64
+	Marks       []int64
+}
+
+type SlidingWindowCounterChargeMarkedRow struct {
+	Granted        float64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterChargeMarked does what SlidingWindowCounterCharge does, and records marks as
+// SlidingWindowCounterTakeMarked does.
+//
+// Index: the primary keys. Locks as in SlidingWindowCounterTakeMarked.
+func (q *Queries) SlidingWindowCounterChargeMarked(ctx context.Context, db DBTX, arg SlidingWindowCounterChargeMarkedParams) (SlidingWindowCounterChargeMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowCounterChargeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i SlidingWindowCounterChargeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const SlidingWindowCounterDelete = `-- name: SlidingWindowCounterDelete :execrows
 DELETE FROM pglimit_sliding_window_counter AS t
 WHERE t.policy = $1 AND t.key = $2 AND CASE
@@ -727,6 +841,175 @@ func (q *Queries) SlidingWindowCounterReserve(ctx context.Context, db DBTX, arg 
 		arg.Estimate,
 	)
 	var i SlidingWindowCounterReserveRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const SlidingWindowCounterReserveMarked = `-- name: SlidingWindowCounterReserveMarked :one
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_counter AS t
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), 0, $6::float8, $7::bigint,
+       (coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $7::bigint + 1)
+           * $7::bigint, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
+                    AND h.algorithm = 'sliding_window_counter' AND h.forget_at_us
+                        > coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                        / EXCLUDED.cost))) END,
+    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND $5::float8 - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
+                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor(($5::float8
+                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                    / EXCLUDED.cost)) ELSE t.current END,
+    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.granted > 0::float8 AND $5::float8
+            - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
+            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+            ELSE t.previous END,
+    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.granted > 0::float8 AND $5::float8
+            - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
+            THEN EXCLUDED.period_us ELSE t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.granted > 0::float8 AND $5::float8
+            - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
+            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'sliding_window_counter', m.mark, (t.updated_at_us / $14::bigint + 1) * $14::bigint,
+    t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current
+               ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - t.updated_at_us)::float8 / t.period_us::float8 END, $15::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($16::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current
+        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - t.updated_at_us)::float8 / t.period_us::float8 END
+    >= m.mark::float8 * ($15::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND CASE WHEN t.updated_at_us < t.ends_at_us
+              THEN t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current
+              ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - t.updated_at_us)::float8 / t.period_us::float8 END
+          > $15::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+SELECT $17::text, $18::text, 'sliding_window_counter', $1::text, $2::text, $13::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $19::float8, $15::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $20::bigint, t.updated_at_us + $20::bigint + $21::bigint,
+       t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, $7::bigint, t.ends_at_us, t.updated_at_us,
+           $22::float8,
+       CASE WHEN t.granted = $4::float8 THEN $23::float8 END
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type SlidingWindowCounterReserveMarkedParams struct {
+	Policy         string
+	Key            string
+	Cost           float64
+	Count          float64
+	Room           float64
+	Capacity       float64
+	PeriodUs       int64
+	NowUs          *int64
+	LockTimeout    string
+	Commit         string
+	BlockForUs     int64
+	LifetimeUs     int64
+	IdempotencyKey *string
+	WindowUs       int64
+	Burst          float64
+	Marks          []int64
+	ID             string
+	State          string
+	LimitUnits     float64
+	TtlUs          int64
+	RememberUs     int64
+	Requested      *float64
+	Estimate       *float64
+}
+
+type SlidingWindowCounterReserveMarkedRow struct {
+	Granted        float64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterReserveMarked does what SlidingWindowCounterReserve does, and records marks as
+// SlidingWindowCounterTakeMarked does.
+//
+// Index: as in SlidingWindowCounterReserve. Locks as in SlidingWindowCounterTakeMarked.
+func (q *Queries) SlidingWindowCounterReserveMarked(ctx context.Context, db DBTX, arg SlidingWindowCounterReserveMarkedParams) (SlidingWindowCounterReserveMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowCounterReserveMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.IdempotencyKey,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.TtlUs,
+		arg.RememberUs,
+		arg.Requested,
+		arg.Estimate,
+	)
+	var i SlidingWindowCounterReserveMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Current,
@@ -1492,6 +1775,145 @@ func (q *Queries) SlidingWindowCounterTakeMany(ctx context.Context, db DBTX, arg
 		return nil, err
 	}
 	return items, nil
+}
+
+const SlidingWindowCounterTakeMarked = `-- name: SlidingWindowCounterTakeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_counter AS t
+       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), 0, $6::float8, $7::bigint,
+       (coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $7::bigint + 1)
+           * $7::bigint, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                        / EXCLUDED.cost))) END,
+    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND $5::float8 - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
+            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
+                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor(($5::float8
+                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
+                    / EXCLUDED.cost)) ELSE t.current END,
+    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.granted > 0::float8 AND $5::float8
+            - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
+            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
+            ELSE t.previous END,
+    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.granted > 0::float8 AND $5::float8
+            - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
+            THEN EXCLUDED.period_us ELSE t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.granted > 0::float8 AND $5::float8
+            - t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
+            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
+                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
+                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'sliding_window_counter', m.mark, (t.updated_at_us / $13::bigint + 1) * $13::bigint,
+    t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current
+               ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - t.updated_at_us)::float8 / t.period_us::float8 END, $14::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($15::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current
+        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - t.updated_at_us)::float8 / t.period_us::float8 END
+    >= m.mark::float8 * ($14::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND CASE WHEN t.updated_at_us < t.ends_at_us
+              THEN t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current
+              ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - t.updated_at_us)::float8 / t.period_us::float8 END
+          > $14::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type SlidingWindowCounterTakeMarkedParams struct {
+	Policy      string
+	Key         string
+	Cost        float64
+	Count       float64
+	Room        float64
+	Capacity    float64
+	PeriodUs    int64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
+	WindowUs    int64
+	Burst       float64
+	Marks       []int64
+}
+
+type SlidingWindowCounterTakeMarkedRow struct {
+	Granted        float64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterTakeMarked does what SlidingWindowCounterTake does. Then it records those of the marks that the
+// key's level has reached, a row of pglimit_event for each, and notifies the sessions that
+// listen. It changes nothing about a mark that was recorded in this window before.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
+// Denied: as in SlidingWindowCounterTake. A denial records marks too, as of the units in use.
+func (q *Queries) SlidingWindowCounterTakeMarked(ctx context.Context, db DBTX, arg SlidingWindowCounterTakeMarkedParams) (SlidingWindowCounterTakeMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowCounterTakeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i SlidingWindowCounterTakeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }
 
 const SlidingWindowCounterUnblock = `-- name: SlidingWindowCounterUnblock :exec

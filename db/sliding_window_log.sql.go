@@ -271,6 +271,130 @@ func (q *Queries) SlidingWindowLogCharge(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
+const SlidingWindowLogChargeMarked = `-- name: SlidingWindowLogChargeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, LEAST($3::float8, $4::float8),
+       ARRAY[coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)], ARRAY[0::float8],
+       0, LEAST($3::float8, $4::float8), $4::float8, $6::bigint, $6::bigint,
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END),
+       coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us) = (
+    SELECT GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - u.base))),
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - u.base))) ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - u.base)
+                            ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - u.base)))
+                        > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - u.base) ELSE t.total END AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'sliding_window_log', m.mark, (t.updated_at_us / $10::bigint + 1) * $10::bigint,
+    t.updated_at_us, t.updated_at_us,
+       t.level, $11::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($12::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($11::float8 * 0.000000999999999::float8)
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.level, t.newest_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type SlidingWindowLogChargeMarkedParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Capacity    float64
+	NowUs       *int64
+	PeriodUs    int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
+	WindowUs    int64
+	Burst       float64
+	Marks       []int64
+}
+
+type SlidingWindowLogChargeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogChargeMarked does what SlidingWindowLogCharge does, and records marks as
+// SlidingWindowLogTakeMarked does.
+//
+// Index: the primary keys. Locks as in SlidingWindowLogTakeMarked.
+func (q *Queries) SlidingWindowLogChargeMarked(ctx context.Context, db DBTX, arg SlidingWindowLogChargeMarkedParams) (SlidingWindowLogChargeMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowLogChargeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Capacity,
+		arg.NowUs,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i SlidingWindowLogChargeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const SlidingWindowLogDelete = `-- name: SlidingWindowLogDelete :execrows
 DELETE FROM pglimit_sliding_window_log AS t
 WHERE t.policy = $1 AND t.key = $2 AND CASE
@@ -759,6 +883,186 @@ func (q *Queries) SlidingWindowLogReserve(ctx context.Context, db DBTX, arg Slid
 		arg.Estimate,
 	)
 	var i SlidingWindowLogReserveRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.FreesAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const SlidingWindowLogReserveMarked = `-- name: SlidingWindowLogReserveMarked :one
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}'
+               ELSE ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}' ELSE ARRAY[0::float8] END,
+       0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $7::float8, $8::bigint,
+           $8::bigint,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
+                    AND h.algorithm = 'sliding_window_log' AND h.forget_at_us
+                        > coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+                   ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND u.room - (t.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
+                   ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
+                              CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END AS room
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       (CASE WHEN $5::float8 - (t.total - t.seen) >= LEAST($14::float8, $3::float8 * $4::float8 - t.cost * t.granted) THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, $5::float8,
+                        LEAST($14::float8, $3::float8 * $4::float8 - t.cost * t.granted)),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, $5::float8,
+                        LEAST($14::float8, $3::float8 * $4::float8 - t.cost * t.granted))) END)::bigint AS frees_at_us,
+       t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'sliding_window_log', m.mark, (t.updated_at_us / $15::bigint + 1) * $15::bigint,
+    t.updated_at_us, t.updated_at_us,
+       t.level, $16::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($17::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($16::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND t.level > $16::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+SELECT $18::text, $19::text, 'sliding_window_log', $1::text, $2::text, $13::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $20::float8, $16::float8, $7::float8,
+       t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
+       t.level, 0, 1, $8::bigint, 0, t.updated_at_us, $23::float8,
+       CASE WHEN t.granted = $4::float8 THEN $24::float8 END
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type SlidingWindowLogReserveMarkedParams struct {
+	Policy         string
+	Key            string
+	Cost           float64
+	Count          float64
+	Room           float64
+	NowUs          *int64
+	Capacity       float64
+	PeriodUs       int64
+	LockTimeout    string
+	Commit         string
+	BlockForUs     int64
+	LifetimeUs     int64
+	IdempotencyKey *string
+	Unit           float64
+	WindowUs       int64
+	Burst          float64
+	Marks          []int64
+	ID             string
+	State          string
+	LimitUnits     float64
+	TtlUs          int64
+	RememberUs     int64
+	Requested      *float64
+	Estimate       *float64
+}
+
+type SlidingWindowLogReserveMarkedRow struct {
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	FreesAtUs      int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogReserveMarked does what SlidingWindowLogReserve does, and records marks as
+// SlidingWindowLogTakeMarked does.
+//
+// Index: as in SlidingWindowLogReserve. Locks as in SlidingWindowLogTakeMarked.
+func (q *Queries) SlidingWindowLogReserveMarked(ctx context.Context, db DBTX, arg SlidingWindowLogReserveMarkedParams) (SlidingWindowLogReserveMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowLogReserveMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.NowUs,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.IdempotencyKey,
+		arg.Unit,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.TtlUs,
+		arg.RememberUs,
+		arg.Requested,
+		arg.Estimate,
+	)
+	var i SlidingWindowLogReserveMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -1571,6 +1875,157 @@ func (q *Queries) SlidingWindowLogTakeMany(ctx context.Context, db DBTX, arg Sli
 		return nil, err
 	}
 	return items, nil
+}
+
+const SlidingWindowLogTakeMarked = `-- name: SlidingWindowLogTakeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}'
+               ELSE ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
+       CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}' ELSE ARRAY[0::float8] END,
+       0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $7::float8, $8::bigint,
+           $8::bigint,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+                   ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND u.room - (t.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
+                   ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
+                              CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END AS room
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       (CASE WHEN $5::float8 - (t.total - t.seen) >= LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted) THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, $5::float8,
+                        LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted)),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, $5::float8,
+                        LEAST($13::float8, $3::float8 * $4::float8 - t.cost * t.granted))) END)::bigint AS frees_at_us,
+       t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'sliding_window_log', m.mark, (t.updated_at_us / $14::bigint + 1) * $14::bigint,
+    t.updated_at_us, t.updated_at_us,
+       t.level, $15::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($16::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($15::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND t.level > $15::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type SlidingWindowLogTakeMarkedParams struct {
+	Policy      string
+	Key         string
+	Cost        float64
+	Count       float64
+	Room        float64
+	NowUs       *int64
+	Capacity    float64
+	PeriodUs    int64
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
+	Unit        float64
+	WindowUs    int64
+	Burst       float64
+	Marks       []int64
+}
+
+type SlidingWindowLogTakeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	FreesAtUs      int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogTakeMarked does what SlidingWindowLogTake does. Then it records those of the marks that the
+// key's level has reached, a row of pglimit_event for each, and notifies the sessions that
+// listen. It changes nothing about a mark that was recorded in this window before.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
+// Denied: as in SlidingWindowLogTake. A denial records marks too, as of the units in use.
+func (q *Queries) SlidingWindowLogTakeMarked(ctx context.Context, db DBTX, arg SlidingWindowLogTakeMarkedParams) (SlidingWindowLogTakeMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowLogTakeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.NowUs,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.Unit,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i SlidingWindowLogTakeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.FreesAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }
 
 const SlidingWindowLogUnblock = `-- name: SlidingWindowLogUnblock :exec

@@ -195,6 +195,90 @@ func (q *Queries) TokenBucketCharge(ctx context.Context, db DBTX, arg TokenBucke
 	return i, err
 }
 
+const TokenBucketChargeMarked = `-- name: TokenBucketChargeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_token_bucket AS t
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
+       $4::float8, $5::float8, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END),
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
+            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'token_bucket', m.mark, (t.updated_at_us / $10::bigint + 1) * $10::bigint, t.updated_at_us,
+    t.updated_at_us,
+       t.level, $11::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($12::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($11::float8 * 0.000000999999999::float8)
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type TokenBucketChargeMarkedParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Capacity    float64
+	Leak        float64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
+	WindowUs    int64
+	Burst       float64
+	Marks       []int64
+}
+
+type TokenBucketChargeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// TokenBucketChargeMarked does what TokenBucketCharge does, and records marks as
+// TokenBucketTakeMarked does.
+//
+// Index: the primary keys. Locks as in TokenBucketTakeMarked.
+func (q *Queries) TokenBucketChargeMarked(ctx context.Context, db DBTX, arg TokenBucketChargeMarkedParams) (TokenBucketChargeMarkedRow, error) {
+	row := db.QueryRow(ctx, TokenBucketChargeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Capacity,
+		arg.Leak,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i TokenBucketChargeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const TokenBucketDelete = `-- name: TokenBucketDelete :execrows
 DELETE FROM pglimit_token_bucket AS t
 WHERE t.policy = $1 AND t.key = $2 AND CASE
@@ -589,6 +673,136 @@ func (q *Queries) TokenBucketReserve(ctx context.Context, db DBTX, arg TokenBuck
 		arg.Estimate,
 	)
 	var i TokenBucketReserveRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const TokenBucketReserveMarked = `-- name: TokenBucketReserveMarked :one
+WITH taken AS (
+INSERT INTO pglimit_token_bucket AS t
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $6::float8, $7::float8, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
+                    AND h.algorithm = 'token_bucket' AND h.forget_at_us > coalesce($8::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'token_bucket', m.mark, (t.updated_at_us / $14::bigint + 1) * $14::bigint, t.updated_at_us,
+    t.updated_at_us,
+       t.level, $15::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($16::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($15::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND t.level > $15::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+SELECT $17::text, $18::text, 'token_bucket', $1::text, $2::text, $13::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $19::float8, $15::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $20::bigint, t.updated_at_us + $20::bigint + $21::bigint,
+       t.level, $7::float8, 1, 0, 0, t.updated_at_us, $22::float8,
+       CASE WHEN t.granted = $4::float8 THEN $23::float8 END
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type TokenBucketReserveMarkedParams struct {
+	Policy         string
+	Key            string
+	Cost           float64
+	Count          float64
+	Room           float64
+	Capacity       float64
+	Leak           float64
+	NowUs          *int64
+	LockTimeout    string
+	Commit         string
+	BlockForUs     int64
+	LifetimeUs     int64
+	IdempotencyKey *string
+	WindowUs       int64
+	Burst          float64
+	Marks          []int64
+	ID             string
+	State          string
+	LimitUnits     float64
+	TtlUs          int64
+	RememberUs     int64
+	Requested      *float64
+	Estimate       *float64
+}
+
+type TokenBucketReserveMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// TokenBucketReserveMarked does what TokenBucketReserve does, and records marks as
+// TokenBucketTakeMarked does.
+//
+// Index: as in TokenBucketReserve. Locks as in TokenBucketTakeMarked.
+func (q *Queries) TokenBucketReserveMarked(ctx context.Context, db DBTX, arg TokenBucketReserveMarkedParams) (TokenBucketReserveMarkedRow, error) {
+	row := db.QueryRow(ctx, TokenBucketReserveMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.Leak,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.IdempotencyKey,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.TtlUs,
+		arg.RememberUs,
+		arg.Requested,
+		arg.Estimate,
+	)
+	var i TokenBucketReserveMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -1210,6 +1424,107 @@ func (q *Queries) TokenBucketTakeMany(ctx context.Context, db DBTX, arg TokenBuc
 		return nil, err
 	}
 	return items, nil
+}
+
+const TokenBucketTakeMarked = `-- name: TokenBucketTakeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_token_bucket AS t
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+       $6::float8, $7::float8, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE $11::bigint END),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
+                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT $1::text, $2::text, 'token_bucket', m.mark, (t.updated_at_us / $13::bigint + 1) * $13::bigint, t.updated_at_us,
+    t.updated_at_us,
+       t.level, $14::float8
+FROM taken AS t, (SELECT pg_catalog.unnest($15::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * ($14::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND t.level > $14::float8 - LEAST(1, $3::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type TokenBucketTakeMarkedParams struct {
+	Policy      string
+	Key         string
+	Cost        float64
+	Count       float64
+	Room        float64
+	Capacity    float64
+	Leak        float64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
+	BlockForUs  int64
+	LifetimeUs  int64
+	WindowUs    int64
+	Burst       float64
+	Marks       []int64
+}
+
+type TokenBucketTakeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// TokenBucketTakeMarked does what TokenBucketTake does. Then it records those of the marks that the
+// key's level has reached, a row of pglimit_event for each, and notifies the sessions that
+// listen. It changes nothing about a mark that was recorded in this window before.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
+// Denied: as in TokenBucketTake. A denial records marks too, as of the units in use.
+func (q *Queries) TokenBucketTakeMarked(ctx context.Context, db DBTX, arg TokenBucketTakeMarkedParams) (TokenBucketTakeMarkedRow, error) {
+	row := db.QueryRow(ctx, TokenBucketTakeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.Leak,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.BlockForUs,
+		arg.LifetimeUs,
+		arg.WindowUs,
+		arg.Burst,
+		arg.Marks,
+	)
+	var i TokenBucketTakeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
 }
 
 const TokenBucketUnblock = `-- name: TokenBucketUnblock :exec

@@ -95,7 +95,7 @@ func (e *engine) put(c *call) {
 	// The other fields belong to verbs that set them, or to compile.
 	c.request, c.at, c.asked, c.held, c.leased = Request{}, attempt{}, 0, false, false
 	if c.sent {
-		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules, Bound: c.op.Bound}}
+		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules, Bound: c.op.Bound, Marks: c.op.Marks}}
 	}
 	e.calls.Put(c)
 }
@@ -307,13 +307,19 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 		if q.Bound, err = keyBound(p); err != nil {
 			return err
 		}
+		if q.Marks, err = p.marks(); err == nil {
+			err = e.checkMarks(p)
+		}
+		if err != nil {
+			return err
+		}
 		q.Rules, *compiled = rules, *p
 	}
 	if err := valid.Key(in.Key); err != nil {
 		return err
 	}
 	*q = store.Query{
-		Rules: q.Rules, Bound: q.Bound, Algorithm: p.Algorithm.table(), Policy: p.Name,
+		Rules: q.Rules, Bound: q.Bound, Marks: q.Marks, Algorithm: p.Algorithm.table(), Policy: p.Name,
 		Key: keys.Stored(in.Key, e.keySecret), Now: e.now(),
 	}
 	q.BlockFor = p.BlockFor.Microseconds() // a Floor sets it to 0
@@ -365,7 +371,7 @@ func (e *engine) compileCost(c *call) error {
 		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
 	}
 	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Ceiling()
-	c.op.Merges = (v == verbTake || v.pools) && c.op.Admission == nil && q.Possible()
+	c.op.Merges = (v == verbTake || v.pools) && c.op.Admission == nil && q.Possible() && q.Marks == nil
 	switch {
 	case v.upTo:
 		// See AllowUpTo: whole units, or steps of a millionth of the burst.
@@ -374,7 +380,7 @@ func (e *engine) compileCost(c *call) error {
 		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
 		// A row of several requests is blocked once a part of it is denied.
-		c.op.Merges = v == verbUpTo && whole && q.BlockFor == 0 && q.Possible()
+		c.op.Merges = v == verbUpTo && whole && q.BlockFor == 0 && q.Possible() && q.Marks == nil
 	case v == verbCharge || v == verbRefund || v == verbUndo:
 		q.Cost, q.Count = 1, in.Cost
 	}

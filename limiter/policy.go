@@ -177,6 +177,26 @@ type Policy struct {
 	//     ReserveUpTo, AllowAll, the Waits and requests with an IdempotencyKey are denied.
 	//   - Undo, Refund and Reset of such a key give nothing back.
 	RestLimit float64 `json:"rest_limit,omitempty"`
+	// Marks are parts of the burst, or of a window's limit, of which the database keeps that a
+	// key has reached them: percentages such as "80%,100%", in rising order, from 0.0001% to
+	// 100%, with at most four decimals, at most 8. Default: "", none. See docs/marks.md, and
+	// Policies.Events of package policies, which delivers these events.
+	//
+	//   - The first decision of a window that leaves or finds the level at a mark or above
+	//     records it, in the statement of the decision, so that both are committed or neither
+	//     is. A denial records marks as of the units in use.
+	//   - 100% is reached when less than a unit is free, or less than the cost if that is smaller.
+	//   - In a window a key records each mark once. Windows are those of the algorithm; for a
+	//     bucket, and a SlidingWindowLog, the periods since 1970-01-01 UTC.
+	//   - Do, Allow, AllowN, AllowUpTo, Charge, Reserve and ReserveUpTo record marks, and so do
+	//     AllowAll, Wait and WaitAll of one request. AllowAll of several returns ErrUnsupported,
+	//     and so do the SQL functions that would consume.
+	//   - Settle, Refund, Undo, Check and requests above the burst record none: the key's next
+	//     decision does. Decisions of FailLocal do so when they are charged. The row of RestLimit
+	//     has no marks.
+	//   - Requests share no statement with others. Attempts, a LeakyBucketQueue, a policy with a
+	//     Lease, NewMemory and ShardingRouter have no marks.
+	Marks string `json:"marks,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
 	// deny or delay: to try a limit on real traffic. Default: false.
 	//

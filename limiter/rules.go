@@ -57,7 +57,7 @@ func (p Policy) rest() Policy {
 	if p.Burst != 0 {
 		p.Burst *= p.RestLimit / p.Limit
 	}
-	p.Limit, p.BlockFor, p.Lease, p.MaxKeys, p.RestLimit = p.RestLimit, 0, 0, 0, 0
+	p.Limit, p.BlockFor, p.Lease, p.MaxKeys, p.RestLimit, p.Marks = p.RestLimit, 0, 0, 0, 0, ""
 	return p
 }
 

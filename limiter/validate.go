@@ -68,6 +68,9 @@ func (p Policy) Validate() error {
 	if err := p.validateLease(); err != nil {
 		return err
 	}
+	if err := p.validateMarks(); err != nil {
+		return err
+	}
 	return p.validateKeys()
 }
 

@@ -33,6 +33,7 @@ type policyRow struct {
 	Shadow       bool      `json:"shadow"`
 	Askers       bool      `json:"askers"`
 	CountDenials bool      `json:"count_denials"`
+	Marks        string    `json:"marks"`
 	Calendar     string    `json:"calendar"`
 	TimeZone     string    `json:"time_zone"`
 	Anchor       string    `json:"anchor"`

@@ -518,6 +518,182 @@ ON CONFLICT (policy, key) DO UPDATE SET
 WHERE EXCLUDED.granted >= 0::float8
 RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
 
+-- name: FixedWindowTakeMarked :one
+-- FixedWindowTakeMarked does what FixedWindowTake does. Then it records those of the marks that the
+-- key's level has reached, a row of pglimit_event for each, and notifies the sessions that
+-- listen. It changes nothing about a mark that was recorded in this window before.
+--
+-- Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
+-- Denied: as in FixedWindowTake. A denial records marks too, as of the units in use.
+WITH taken AS (
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+    sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN 0
+            WHEN sqlc.arg(period_us)::bigint = 0 THEN CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < sqlc.arg(turn_us)::bigint THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
+                + sqlc.arg(period_us)::bigint END, CASE WHEN sqlc.arg(period_us)::bigint > 0 AND NOT sqlc.arg(aligned)::bool THEN 1 ELSE 0 END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE sqlc.arg(block_for_us)::bigint END),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+WHERE (sqlc.arg(period_us)::bigint > 0 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= sqlc.arg(from_us)::bigint AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < sqlc.arg(until_us)::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                        / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.level
+                 ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8 - t.level) / EXCLUDED.cost))) END END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND sqlc.arg(room)::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'fixed_window', m.mark, t.ends_at_us, t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END, sqlc.arg(burst)::float8
+FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END
+          > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.* FROM taken AS t;
+
+-- name: FixedWindowChargeMarked :one
+-- FixedWindowChargeMarked does what FixedWindowCharge does, and records marks as
+-- FixedWindowTakeMarked does.
+--
+-- Index: the primary keys. Locks as in FixedWindowTakeMarked.
+WITH taken AS (
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
+    sqlc.arg(capacity)::float8,
+       CASE WHEN sqlc.arg(units)::float8 = 0::float8 THEN 0
+            WHEN sqlc.arg(period_us)::bigint = 0 THEN CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < sqlc.arg(turn_us)::bigint THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
+                + sqlc.arg(period_us)::bigint END, CASE WHEN sqlc.arg(period_us)::bigint > 0 AND NOT sqlc.arg(aligned)::bool THEN 1 ELSE 0 END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+WHERE (sqlc.arg(period_us)::bigint > 0 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= sqlc.arg(from_us)::bigint AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < sqlc.arg(until_us)::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
+            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'fixed_window', m.mark, t.ends_at_us, t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END, sqlc.arg(burst)::float8
+FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.* FROM taken AS t;
+
+-- name: FixedWindowReserveMarked :one
+-- FixedWindowReserveMarked does what FixedWindowReserve does, and records marks as
+-- FixedWindowTakeMarked does.
+--
+-- Index: as in FixedWindowReserve. Locks as in FixedWindowTakeMarked.
+WITH taken AS (
+INSERT INTO pglimit_fixed_window AS t
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+    sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN 0
+            WHEN sqlc.arg(period_us)::bigint = 0 THEN CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                    < sqlc.arg(turn_us)::bigint THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
+                + sqlc.arg(period_us)::bigint END, CASE WHEN sqlc.arg(period_us)::bigint > 0 AND NOT sqlc.arg(aligned)::bool THEN 1 ELSE 0 END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE sqlc.arg(block_for_us)::bigint END),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+WHERE (sqlc.arg(period_us)::bigint > 0 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        >= sqlc.arg(from_us)::bigint AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+        < sqlc.arg(until_us)::bigint)
+  AND NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
+                    AND h.algorithm = 'fixed_window' AND h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
+                        / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.level
+                 ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8 - t.level) / EXCLUDED.cost))) END END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
+    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+            AND sqlc.arg(room)::float8 - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'fixed_window', m.mark, t.ends_at_us, t.updated_at_us, t.updated_at_us,
+       CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END, sqlc.arg(burst)::float8
+FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) AS m
+WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END
+          > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'fixed_window', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
+       sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
+       t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
+       t.level, 0, 1, sqlc.arg(period_us)::bigint, t.ends_at_us, t.updated_at_us, sqlc.narg(requested)::float8,
+       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+
 -- name: FixedWindowRefund :one
 -- FixedWindowRefund returns units to the current window, at most those counted in it.
 -- granted returns the number returned: 0 if the key has no row.

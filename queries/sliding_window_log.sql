@@ -676,6 +676,275 @@ RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total 
     coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
     pglimit_sliding_window_log.blocked_until_us;
 
+-- name: SlidingWindowLogTakeMarked :one
+-- SlidingWindowLogTakeMarked does what SlidingWindowLogTake does. Then it records those of the marks that the
+-- key's level has reached, a row of pglimit_event for each, and notifies the sessions that
+-- listen. It changes nothing about a mark that was recorded in this window before.
+--
+-- Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
+-- Denied: as in SlidingWindowLogTake. A denial records marks too, as of the units in use.
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}'
+               ELSE ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}' ELSE ARRAY[0::float8] END,
+       0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint,
+           sqlc.arg(period_us)::bigint,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE sqlc.arg(block_for_us)::bigint END),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+                   ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND u.room - (t.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
+                   ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
+                              CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END AS room
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       (CASE WHEN sqlc.arg(room)::float8 - (t.total - t.seen) >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(room)::float8,
+                        LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(room)::float8,
+                        LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))) END)::bigint AS frees_at_us,
+       t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_log', m.mark, (t.updated_at_us / sqlc.arg(window_us)::bigint + 1) * sqlc.arg(window_us)::bigint,
+    t.updated_at_us, t.updated_at_us,
+       t.level, sqlc.arg(burst)::float8
+FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND t.level > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.* FROM taken AS t;
+
+-- name: SlidingWindowLogChargeMarked :one
+-- SlidingWindowLogChargeMarked does what SlidingWindowLogCharge does, and records marks as
+-- SlidingWindowLogTakeMarked does.
+--
+-- Index: the primary keys. Locks as in SlidingWindowLogTakeMarked.
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
+       ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)], ARRAY[0::float8],
+       0, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us) = (
+    SELECT GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - u.base))),
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - u.base))) ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - u.base)
+                            ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (t.total - u.base)))
+                        > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (t.total - u.base) ELSE t.total END AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_log', m.mark, (t.updated_at_us / sqlc.arg(window_us)::bigint + 1) * sqlc.arg(window_us)::bigint,
+    t.updated_at_us, t.updated_at_us,
+       t.level, sqlc.arg(burst)::float8
+FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+)
+SELECT t.* FROM taken AS t;
+
+-- name: SlidingWindowLogReserveMarked :one
+-- SlidingWindowLogReserveMarked does what SlidingWindowLogReserve does, and records marks as
+-- SlidingWindowLogTakeMarked does.
+--
+-- Index: as in SlidingWindowLogReserve. Locks as in SlidingWindowLogTakeMarked.
+WITH taken AS (
+INSERT INTO pglimit_sliding_window_log AS t
+       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}'
+               ELSE ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] END,
+       CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(room)::float8 < sqlc.arg(cost)::float8 THEN '{}' ELSE ARRAY[0::float8] END,
+       0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint,
+           sqlc.arg(period_us)::bigint,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE sqlc.arg(block_for_us)::bigint END),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
+                    AND h.algorithm = 'sliding_window_log' AND h.forget_at_us
+                        > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))) END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((u.room - (t.total - u.base)) / EXCLUDED.cost))
+                   ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND u.room - (t.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
+                   ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.room, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, u.room, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND u.room - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base,
+                              CASE WHEN EXCLUDED.blocked_until_us <= 0 THEN EXCLUDED.capacity
+                                  ELSE EXCLUDED.capacity - EXCLUDED.capacity * EXCLUDED.blocked_until_us::float8 / 1000000::float8 END AS room
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       (CASE WHEN sqlc.arg(room)::float8 - (t.total - t.seen) >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(room)::float8,
+                        LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(room)::float8,
+                        LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))) END)::bigint AS frees_at_us,
+       t.updated_at_us, t.blocked_until_us
+), marked AS (
+INSERT INTO pglimit_event
+       (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_log', m.mark, (t.updated_at_us / sqlc.arg(window_us)::bigint + 1) * sqlc.arg(window_us)::bigint,
+    t.updated_at_us, t.updated_at_us,
+       t.level, sqlc.arg(burst)::float8
+FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) AS m
+WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
+      OR m.mark = 1000000 AND t.level > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
+ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
+RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'sliding_window_log', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
+       sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
+       t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
+       t.level, 0, 1, sqlc.arg(period_us)::bigint, 0, t.updated_at_us, sqlc.narg(requested)::float8,
+       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
 -- name: SlidingWindowLogRefund :one
 -- SlidingWindowLogRefund returns units, the newest entries first, at most those in the
 -- window. granted returns the number returned: 0 if the key has no row. The refund

@@ -31,6 +31,8 @@ type Query struct {
 	// turn has to come in time.
 	Room float64
 
+	Marks []int64 // parts of the burst to be recorded once reached, in millionths; nil: none
+
 	Now      *int64        // the caller's clock; nil: the store's
 	Bound    *KeyBound     // on the policy's rows; nil: none
 	Edges    Edges         // of a calendar's periods; a store sets it
@@ -48,10 +50,10 @@ type KeyBound struct {
 const RestKey = ""
 
 // OfRest returns the query of the shared row. Its denials begin no block: that would be one of
-// all keys.
+// all keys. It has no marks: it is nobody's.
 func (q *Query) OfRest() Query {
 	r := *q
-	r.Key, r.Rules, r.Bound = RestKey, *q.Bound.Rest, nil
+	r.Key, r.Rules, r.Bound, r.Marks = RestKey, *q.Bound.Rest, nil, nil
 	r.Room = r.Ceiling()
 	return r
 }

@@ -827,7 +827,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.marks = '' THEN p.max_keys ELSE -1 END, p.rest_limit)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -2534,6 +2534,9 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     IF request.statement <> 'take' AND request.statement <> 'charge' THEN
         RETURN request; -- it inserts nothing
+    ELSIF most < 0 THEN
+        RAISE feature_not_supported USING MESSAGE = 'pglimit: policy ' || quote_literal(request.policy) || ' has marks, which the SQL functions do not record',
+            HINT = 'Request by the library, the command or the server, or set marks to an empty text.';
     ELSIF pglimit._present(request) THEN
         RETURN request;
     ELSIF pglimit._permit(request, most) IS NOT NULL THEN
@@ -3197,7 +3200,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         RETURN pglimit._answer(pglimit._run(pglimit._admit(
             pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -3272,6 +3275,9 @@ BEGIN
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
             blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
         requests[i] := request;
+        IF policy.max_keys < 0 THEN
+            PERFORM pglimit._admit(request, policy.max_keys); -- which refuses it
+        END IF;
         bounds[i] := policy.max_keys;
         bounded := bounded OR policy.max_keys > 0;
         denied := denied OR request.statement = 'denied' AND NOT request.shadow;
@@ -3627,7 +3633,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         RETURN pglimit._answer(pglimit._run(pglimit._admit(
             pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
@@ -3770,7 +3776,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         RETURN pglimit._answer(pglimit._run(pglimit._admit(
             pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -3885,7 +3891,7 @@ BEGIN
     IF estimate THEN
         request := pglimit._corrected(request);
     END IF;
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);
@@ -3976,7 +3982,7 @@ BEGIN
     IF estimate THEN
         request := pglimit._corrected(request);
     END IF;
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);
@@ -4886,7 +4892,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.marks = '' THEN p.max_keys ELSE -1 END, p.rest_limit)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
@@ -4951,7 +4957,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         RETURN pglimit._answer(pglimit._run(pglimit._admit(
             pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -4976,7 +4982,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         RETURN pglimit._answer(pglimit._run(pglimit._admit(
             pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
@@ -5017,7 +5023,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         RETURN pglimit._answer(pglimit._run(pglimit._admit(
             pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -5050,7 +5056,7 @@ DECLARE
     reservation text;
     expires_us bigint;
 BEGIN
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);
@@ -5095,7 +5101,7 @@ DECLARE
     reservation text;
     expires_us bigint;
 BEGIN
-    IF policy.max_keys > 0 THEN
+    IF policy.max_keys <> 0 THEN
         request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);

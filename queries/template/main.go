@@ -49,6 +49,7 @@ type algorithm struct {
 	Many       bool   // the statement is a TakeMany or a TakeAll
 	All        bool   // the statement is a TakeAll
 	Reserving  bool   // the statement is a Reserve
+	Marking    bool   // the statement records marks
 	ByCalendar bool   // the statement is for a calendar's windows
 	Alone      bool   // the statement is an Adjust
 	Undoing    bool   // the statement is an Undo
@@ -119,7 +120,7 @@ func (a algorithm) Given(column, kind string) string {
 	switch {
 	case a.Many:
 		return "a." + column
-	case kind == "text" && !a.Reserving:
+	case kind == "text" && !a.Selects():
 		return fmt.Sprintf("sqlc.arg(%s)", column)
 	}
 	return fmt.Sprintf("sqlc.arg(%s)::%s", column, kind)
@@ -166,6 +167,12 @@ func (a algorithm) At() string {
 // Reserve returns a copy of a that writes a Take that makes a reservation.
 func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }
 
+// Mark returns a copy of a that writes a statement that records marks.
+func (a algorithm) Mark() algorithm { a.Marking = true; return a }
+
+// Selects reports whether a single key's row is a SELECT, in a WITH, which can have no row.
+func (a algorithm) Selects() bool { return a.Reserving || a.Marking }
+
 // E returns the expression of the clock that never moves back. If a reading is older than
 // the last decision, because it waited for the row lock or the clock was set back, the
 // time of the last decision counts.
@@ -178,6 +185,9 @@ func (a algorithm) E() string {
 	}
 	if a.Stmt == "update" {
 		return "GREATEST(t.updated_at_us, c.us)"
+	}
+	if a.Stmt == "marked" {
+		return "t.updated_at_us"
 	}
 	return "GREATEST(t.updated_at_us, " + clock + ")"
 }

@@ -351,7 +351,7 @@ func (d *Dispatcher) sendTogether(b *together, o *outcomes) {
 				o.answered = append(o.answered, w)
 			}
 		}
-	case err == store.ErrAlone:
+	case err == store.ErrAlone, err == store.ErrLocked: // a commit that notifies waits for others
 		o.again = waiters
 	case errors.As(err, &part):
 		failed := waiters[part.Index]

@@ -299,6 +299,7 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	flags.Float64Var(&s.policy.Lease, "lease", 0, "`share` of the burst, from 0 to 0.5, that processes may hold for hot keys, such as 0.05")
 	flags.Int64Var(&s.policy.MaxKeys, "max-keys", 0, "`keys` that have a row, at most, up to 1e9; 0: no bound")
 	flags.Float64Var(&s.policy.RestLimit, "rest-limit", 0, "`units` per period of the row that all other keys share then; 0: they are denied")
+	flags.StringVar(&s.policy.Marks, "marks", "", "`percentages` of the burst to record once a key reaches them, such as 80%,100%: see pglimit events")
 	flags.BoolVar(&s.policy.Shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny again")
 	flags.BoolVar(&s.policy.Askers, "askers", false, "let roles that may only request use it, by SQL; --askers=false: no longer")
 	flags.BoolVar(&s.policy.CountDenials, "count-denials", false, "count denials by SQL functions for top, find and the dashboard; --count-denials=false: no longer")

@@ -197,6 +197,10 @@ var params = sync.OnceValue(func() names {
 		"Requested": nullable(pgtype.Float8OID, appendFloat, func(w *wire) *float64 { return orNull(&w.op.Admission.Requested) }),
 		"Estimate":  nullable(pgtype.Float8OID, appendFloat, func(w *wire) *float64 { return orNull(&w.op.Admission.Estimate) }),
 
+		// of marks
+		"Marks":    marks,
+		"WindowUs": integer(func(w *wire) int64 { return w.query.Period }),
+
 		// of many keys
 		"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
 		"Keys":        texts(perRow, func(r *store.Row) string { return r.Query.Key }),
@@ -223,6 +227,18 @@ var params = sync.OnceValue(func() names {
 // blockOrFloor returns the BlockFor or, negated, the Floor: a request with a Floor begins no
 // block, so one number carries both.
 func blockOrFloor(q *store.Query) int64 { return q.BlockFor - q.Floor }
+
+// marks are those of the query.
+var marks = param{
+	pgtype.Int8ArrayOID, reflect.TypeFor[[]int64](),
+	func(w *wire) {
+		w.buf = appendArray(w.buf, pgtype.Int8OID, len(w.query.Marks))
+		for _, m := range w.query.Marks {
+			w.buf = appendInteger(appendLength(w.buf, 8), m)
+		}
+	},
+	func(field any, w *wire) { *field.(*[]int64) = w.query.Marks },
+}
 
 // elements is the number of elements the statements expect in an array.
 type elements bool

@@ -23,6 +23,7 @@ const policyFields = [
   ["lease", "Lease: share of the burst in memory", "number"],
   ["max_keys", "Keys that have a row, at most", "number"],
   ["rest_limit", "Limit of all other keys together (empty: deny them)", "number"],
+  ["marks", "Marks to record, such as 80%,100%"],
   ["durability", "Durability", [["", "durable"], ["relaxed", "relaxed"]]],
   ["max_ttl", "Longest reservation of askers"],
   ["aligned", "Windows on the clock", "yes"],
