@@ -37,6 +37,34 @@ func (q *Queries) ForgetDenials(ctx context.Context, db DBTX, arg ForgetDenialsP
 	return result.RowsAffected(), nil
 }
 
+const ForgetEvents = `-- name: ForgetEvents :execrows
+WITH found AS MATERIALIZED (
+    SELECT e.policy, e.key, e.algorithm, e.mark, e.window_ends_at_us FROM pglimit_event AS e
+    WHERE e.policy = $1::text AND e.key = ANY ($2::text[]) AND e.algorithm = $3::text
+    ORDER BY e.key, e.mark, e.window_ends_at_us
+    FOR UPDATE OF e
+)
+DELETE FROM pglimit_event AS e USING found AS f
+WHERE e.policy = f.policy AND e.key = f.key AND e.algorithm = f.algorithm AND e.mark = f.mark AND e.window_ends_at_us = f.window_ends_at_us
+`
+
+type ForgetEventsParams struct {
+	Policy    string
+	Keys      []string
+	Algorithm string
+}
+
+// ForgetEvents deletes the marks of some keys under one policy and algorithm.
+//
+// Index: the primary key. Locks the events in the order of their keys.
+func (q *Queries) ForgetEvents(ctx context.Context, db DBTX, arg ForgetEventsParams) (int64, error) {
+	result, err := db.Exec(ctx, ForgetEvents, arg.Policy, arg.Keys, arg.Algorithm)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const ForgetHistory = `-- name: ForgetHistory :execrows
 DELETE FROM pglimit_policy_history AS h
 WHERE h.name = $1::text AND h.key = ANY($2::text[])

@@ -42,13 +42,15 @@ type backend interface {
 // loses prepared statements.
 func newDatabase(connections exec.Connections, warn func(error)) *database {
 	run := exec.NewPool(connections, exec.NewCache(warn))
-	return &database{run: run, statements: db.New()}
+	return &database{run: run, statements: db.New(), heard: make(chan struct{}, 1)}
 }
 
 // database is a backend in a database.
 type database struct {
 	run        exec.Runner
 	statements *db.Queries
+	hears      bool          // a connection gets notifications
+	heard      chan struct{} // one of an event has come
 }
 
 // errNoVersion: someone deleted the row.

@@ -17,7 +17,13 @@ func (d *database) connector(pool *pgxpool.Pool) func(ctx context.Context, notif
 	config := pool.Config()
 	return func(ctx context.Context, notified func(string)) (conn, error) {
 		c := config.ConnConfig.Copy()
-		c.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { notified(n.Payload) } // pgx would keep them
+		c.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { // pgx would keep them
+			if n.Channel == "pglimit_event" {
+				d.hear()
+				return
+			}
+			notified(n.Payload)
+		}
 		if c.DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
 			c.DefaultQueryExecMode = pgx.QueryExecModeExec // works behind poolers
 		}
@@ -50,7 +56,18 @@ type listening struct {
 // Listen implements conn.
 func (l *listening) Listen(ctx context.Context) error {
 	_, err := l.Exec(ctx, `LISTEN pglimit_policies`)
+	if err == nil {
+		_, err = l.Exec(ctx, `LISTEN pglimit_event`)
+	}
 	return err
+}
+
+// hear wakes one that waits for events.
+func (d *database) hear() {
+	select {
+	case d.heard <- struct{}{}:
+	default:
+	}
 }
 
 // Wait implements conn.

@@ -225,7 +225,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, config *Config) (*Policies, e
 	database := newDatabase(exec.PGX(pool, exec.Idle(0)), exec.Warn(p.config.Logger))
 	f := p.follower(database)
 	if !p.config.DisableListen {
-		f.connect, f.notify = database.connector(pool), database.Probe
+		f.connect, f.notify, database.hears = database.connector(pool), database.Probe, true
 	}
 	return p.open(ctx, database, f)
 }

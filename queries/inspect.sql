@@ -27,6 +27,19 @@ WITH found AS MATERIALIZED (
 DELETE FROM pglimit_denial AS d USING found AS f
 WHERE d.policy = f.policy AND d.key = f.key AND d.algorithm = f.algorithm AND d.slot_us = f.slot_us;
 
+-- name: ForgetEvents :execrows
+-- ForgetEvents deletes the marks of some keys under one policy and algorithm.
+--
+-- Index: the primary key. Locks the events in the order of their keys.
+WITH found AS MATERIALIZED (
+    SELECT e.policy, e.key, e.algorithm, e.mark, e.window_ends_at_us FROM pglimit_event AS e
+    WHERE e.policy = sqlc.arg(policy)::text AND e.key = ANY (sqlc.arg(keys)::text[]) AND e.algorithm = sqlc.arg(algorithm)::text
+    ORDER BY e.key, e.mark, e.window_ends_at_us
+    FOR UPDATE OF e
+)
+DELETE FROM pglimit_event AS e USING found AS f
+WHERE e.policy = f.policy AND e.key = f.key AND e.algorithm = f.algorithm AND e.mark = f.mark AND e.window_ends_at_us = f.window_ends_at_us;
+
 -- name: ForgetReservations :execrows
 -- ForgetReservations deletes the reservations of some keys under one policy and algorithm,
 -- open or not, and their idempotency keys.

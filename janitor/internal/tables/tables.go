@@ -55,6 +55,7 @@ func init() { exec.DistributeLater(others) }
 func others() {
 	q := db.New()
 	exec.Distribute(q.ReservationExpire)
+	exec.Distribute(q.EventsForget)
 	exec.Distribute(q.DenialsForget)
 	exec.Distribute(q.DenialsMerge)
 	exec.DistributeMany(q.DenialsTrim)
@@ -75,6 +76,7 @@ var All = []Table{
 	{Name: "pglimit_attempt", Sweep: limits[db.AttemptSweepParams]((*db.Queries).AttemptSweep)},
 	{Name: "pglimit_slot", Sweep: limits[db.SlotSweepParams]((*db.Queries).SlotSweep)},
 	{Name: "pglimit_reservation", Sweep: forgotten},
+	{Name: "pglimit_event", Sweep: oldEvents},
 }
 
 // inFlight is longer than a statement waits for its rows, outside of callers' transactions.
@@ -104,6 +106,15 @@ func limits[P ~struct {
 // forgotten deletes reservations whose retention is over.
 func forgotten(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
 	deleted, err := db.New().ReservationExpire(ctx, s.Of(tx), db.ReservationExpireParams{CutoffUs: cutoff, MaxRows: max})
+	return deleted, 0, err
+}
+
+// keepEvents is the time for which events are kept after their window.
+const keepEvents = 30 * 24 * time.Hour
+
+// oldEvents deletes events whose window ended that long ago.
+func oldEvents(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
+	deleted, err := db.New().EventsForget(ctx, s.Of(tx), db.EventsForgetParams{CutoffUs: cutoff - keepEvents.Microseconds(), MaxRows: max})
 	return deleted, 0, err
 }
 

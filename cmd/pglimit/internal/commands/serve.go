@@ -78,6 +78,7 @@ func newServe(db *connect.Database, out *cli.Output) *cobra.Command {
 	cli.DurationVar(flags, &o.DrainDelay, "drain-delay", 0, "`time` from the end of readiness to that of the listeners")
 	cli.DurationVar(flags, &o.DrainTimeout, "drain-timeout", 15*time.Second, "longest `time` for requests in progress at the end")
 	flags.StringVar(&o.AccessLog, "access-log", "errors", "log `which` requests: "+strings.Join(serve.AccessLogs, ", "))
+	flags.StringVar(&o.Webhook, "webhook", "", "http or https `URL` that gets each event of marks, signed by PGLIMIT_WEBHOOK_SECRET; default: none")
 	flags.BoolVar(&o.NoJanitor, "no-janitor", false, "run no janitor: another process does")
 	_ = cmd.RegisterFlagCompletionFunc("access-log", cobra.FixedCompletions(serve.AccessLogs, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(newServeToken(out), newServeHealth(out))
@@ -119,6 +120,10 @@ func runServe(cmd *cobra.Command, db *connect.Database, out *cli.Output, o serve
 		o.Logger = slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
 	}
 	o.KeySecret, o.Version = connect.KeySecret(), programVersion()
+	var err error
+	if o.WebhookSecret, err = connect.WebhookSecret(); err != nil {
+		return err
+	}
 	s, err := serve.Prepare(cmd.Context(), o)
 	if err != nil {
 		return err

@@ -24,11 +24,22 @@ func lookup(name string) (value string, set bool) {
 	return os.LookupEnv(name)
 }
 
-// readSecretFiles returns the values of DATABASE_URL and PGLIMIT_KEY_SECRET that are in files,
-// without the line break at their end.
+// WebhookSecretEnv is the variable with the secret that serve signs events with.
+const WebhookSecretEnv = "PGLIMIT_WEBHOOK_SECRET"
+
+// WebhookSecret returns that secret; empty if the environment has none.
+func WebhookSecret() (string, error) {
+	if _, err := secrets(); err != nil {
+		return "", err
+	}
+	secret, _ := lookup(WebhookSecretEnv)
+	return secret, nil
+}
+
+// readSecretFiles returns the values of the variables with secrets that are in files, without the line break at their end.
 func readSecretFiles() (map[string]string, error) {
 	values := map[string]string{}
-	for _, name := range []string{databaseEnv, KeySecretEnv} {
+	for _, name := range []string{databaseEnv, KeySecretEnv, WebhookSecretEnv} {
 		path := os.Getenv(name + "_FILE")
 		if path == "" {
 			continue

@@ -53,6 +53,10 @@ type Options struct {
 	// RateLimit sets up Envoy's rate limit service over gRPC, but for its addresses and TLS. Nil:
 	// without.
 	RateLimit *ratelimit.Env
+	// Webhook is the http or https URL that gets the events of marks. Default: none.
+	Webhook string
+	// WebhookSecret signs them: see webhook.New.
+	WebhookSecret string
 	// KeySecret is the limiter's. Default: nil.
 	KeySecret []byte
 	// Version is the program's, and Database describes the database, for the dashboard.

@@ -26,6 +26,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/httpapi"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/webhook"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
 	"github.com/pglimit/pglimit/deniallog"
 	"github.com/pglimit/pglimit/httplimit"
@@ -59,6 +60,7 @@ type Server struct {
 	rates                  *ratelimit.Config                 // of --ratelimit-config, at the start
 
 	telemetry  *telemetry
+	webhook    *webhook.Sender // nil: none
 	policies   *policies.Policies
 	tasks      sync.WaitGroup // in the background
 	ready      atomic.Bool
@@ -74,6 +76,11 @@ func Prepare(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{options: o, URLs: map[string]string{}}
 	if s.address, err = o.check(); err != nil {
 		return nil, err
+	}
+	if o.Webhook != "" {
+		if s.webhook, err = webhook.New(o.Webhook, o.WebhookSecret); err != nil {
+			return nil, err
+		}
 	}
 	s.room.free.Store(int64(o.MaxConnections))
 	if o.Tokens != "" {
@@ -232,6 +239,10 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 		})
 	}
 	run("denials", denials.Run)
+	if s.webhook != nil {
+		s.telemetry.registry.MustRegister(s.webhook.Deliveries)
+		run("webhook", func(ctx context.Context) error { return s.policies.Events(ctx, s.webhook.Deliver) })
+	}
 	if !o.NoJanitor {
 		j, err := janitor.New(pool, &janitor.Config{Logger: o.Logger})
 		if err != nil {
