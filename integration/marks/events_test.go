@@ -35,8 +35,8 @@ func TestEventsOfTwoProcesses(t *testing.T) {
 	address := testworld.NewDatabase(t)
 	pool := testworld.Connect(t, address)
 	reach(t, testworld.NewLimiter(t, pool, nil), 40)
-	one := must.Get(policies.Open(t.Context(), testworld.Connect(t, address), nil))(t)
-	two := must.Get(policies.OpenSQL(t.Context(), testworld.ConnectSQL(t, "pgx", address), nil))(t)
+	one := must.OK(policies.Open(t.Context(), testworld.Connect(t, address), nil))(t)
+	two := must.OK(policies.OpenSQL(t.Context(), testworld.ConnectSQL(t, "pgx", address), nil))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var mu sync.Mutex
@@ -49,7 +49,7 @@ func TestEventsOfTwoProcesses(t *testing.T) {
 			first.Wait()
 		})
 		running.Go(func() {
-			must.OK(p.Events(ctx, func(_ context.Context, e policies.Event) error {
+			must.Succeed(t, p.Events(ctx, func(_ context.Context, e policies.Event) error {
 				begun()
 				mu.Lock()
 				defer mu.Unlock()
@@ -57,11 +57,12 @@ func TestEventsOfTwoProcesses(t *testing.T) {
 					t.Errorf("the event is %+v", e)
 				}
 				return nil
-			}))(t)
+			}))
 		})
 	}
-	testworld.Eventually(t, "all events are delivered", func() bool {
-		return testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_event WHERE delivered_at_us > 0`) == 40
+	testworld.Eventually(t, "all events are delivered", func(ctx context.Context) (delivered bool, err error) {
+		err = pool.QueryRow(ctx, `SELECT count(*) = 40 FROM pglimit_event WHERE delivered_at_us > 0`).Scan(&delivered)
+		return delivered, err
 	})
 	stop()
 	running.Wait()
@@ -73,7 +74,7 @@ func TestEventsOfTwoProcesses(t *testing.T) {
 	if len(count) != 40 {
 		t.Errorf("%d keys were delivered", len(count))
 	}
-	must.OK(errors.Join(one.Close(), two.Close()))(t)
+	must.Succeed(t, errors.Join(one.Close(), two.Close()))
 }
 
 // TestEventsAgain: a delivery that fails is due again, at most MaxAttempts times, and one that
@@ -82,18 +83,18 @@ func TestEventsAgain(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
 	reach(t, testworld.NewLimiter(t, pool, nil), 1)
-	live := must.Get(policies.Open(t.Context(), pool, &policies.Config{PollEvery: 10 * time.Millisecond, DisableListen: true}))(t)
+	live := must.OK(policies.Open(t.Context(), pool, &policies.Config{PollEvery: 10 * time.Millisecond, DisableListen: true}))(t)
 	defer live.Close()
 	deliver := func(times int, answer error) (ids []string) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		must.OK(live.Events(ctx, func(_ context.Context, e policies.Event) error {
+		must.Succeed(t, live.Events(ctx, func(_ context.Context, e policies.Event) error {
 			if ids = append(ids, e.ID); len(ids) == times {
 				stop()
 			}
 			testworld.Exec(t, pool, `UPDATE pglimit_event SET due_at_us = 0`) // while it is under way
 			return answer
-		}))(t)
+		}))
 		testworld.Exec(t, pool, `UPDATE pglimit_event SET due_at_us = 0`)
 		return ids
 	}
@@ -121,11 +122,11 @@ func TestEventsAgain(t *testing.T) {
 // TestEventsWithoutDatabase: Events says that it has none, and refuses nil.
 func TestEventsWithoutDatabase(t *testing.T) {
 	t.Parallel()
-	memory := must.Get(policies.New())(t)
+	memory := must.OK(policies.New())(t)
 	if err := memory.Events(t.Context(), func(context.Context, policies.Event) error { return nil }); !errors.Is(err, limiter.ErrUnsupported) {
 		t.Error(err)
 	}
-	live := must.Get(policies.Open(t.Context(), testworld.NewPool(t), nil))(t)
+	live := must.OK(policies.Open(t.Context(), testworld.NewPool(t), nil))(t)
 	defer live.Close()
 	if err := live.Events(t.Context(), nil); !errors.Is(err, limiter.ErrInvalid) {
 		t.Error(err)
