@@ -147,7 +147,7 @@ func (p *Policies) deliverOne(ctx context.Context, d *database, r db.EventsDueRo
 	})
 }
 
-// again returns the wait after the delivery of that number failed.
+// again returns the wait after delivery number attempt failed.
 func again(attempt int64) time.Duration {
 	wait := firstAgain
 	for ; attempt > 1 && wait < lastAgain; attempt-- {

@@ -111,3 +111,18 @@ func ExamplePolicies_Apply() {
 	// 1 launch 10
 	// <nil>
 }
+
+// Events delivers the marks that keys have reached, here to a program's log.
+func ExamplePolicies_Events() {
+	live, err := policies.New()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = live.Events(ctx, func(_ context.Context, e policies.Event) error {
+		_, err := fmt.Printf("%s has used %v%% of %s\n", e.Key, 100*e.Mark, e.Policy)
+		return err
+	})
+	fmt.Println(errors.Is(err, limiter.ErrUnsupported)) // policies.Open has a database
+	// Output: true
+}

@@ -185,6 +185,29 @@ func TestMarksAreCommittedWithTheUnits(t *testing.T) {
 	}
 }
 
+// TestMarksAfterALock: a request that has waited for the key's row records the mark that it
+// reaches with the units of the transaction before it.
+func TestMarksAfterALock(t *testing.T) {
+	t.Parallel()
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	l := testworld.NewLimiter(t, testworld.Connect(t, address), nil)
+	for _, p := range marked(10) {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		testworld.Must(t)(l.InTx(tx).AllowN(t.Context(), p, "k", 7.5))
+		answer := testworld.Send(func() (limiter.Result, error) { return l.Allow(t.Context(), p, "k") })
+		testworld.AwaitBlocked(t, pool)
+		testworld.Commit(t, tx)
+		if r := testworld.ResultOf(t, "the request", answer); !r.Allowed {
+			t.Errorf("%v is denied: %v", p, r)
+		}
+		expect(t, pool, p, "k", most)
+	}
+}
+
 // TestMarksAreNotifiedOnce: sessions that listen hear of a mark once it is committed, and of no
 // other decision.
 func TestMarksAreNotifiedOnce(t *testing.T) {

@@ -228,18 +228,6 @@ var params = sync.OnceValue(func() names {
 // block, so one number carries both.
 func blockOrFloor(q *store.Query) int64 { return q.BlockFor - q.Floor }
 
-// marks are those of the query.
-var marks = param{
-	pgtype.Int8ArrayOID, reflect.TypeFor[[]int64](),
-	func(w *wire) {
-		w.buf = appendArray(w.buf, pgtype.Int8OID, len(w.query.Marks))
-		for _, m := range w.query.Marks {
-			w.buf = appendInteger(appendLength(w.buf, 8), m)
-		}
-	},
-	func(field any, w *wire) { *field.(*[]int64) = w.query.Marks },
-}
-
 // elements is the number of elements the statements expect in an array.
 type elements bool
 
