@@ -307,10 +307,7 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 		if q.Bound, err = keyBound(p); err != nil {
 			return err
 		}
-		if q.Marks, err = p.marks(); err == nil {
-			err = e.checkMarks(p)
-		}
-		if err != nil {
+		if q.Marks, err = p.marks(); err != nil {
 			return err
 		}
 		q.Rules, *compiled = rules, *p

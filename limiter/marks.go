@@ -5,8 +5,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-
-	"github.com/pglimit/pglimit/internal/store"
 )
 
 // maxMarks is the largest number of marks of a policy.
@@ -44,14 +42,6 @@ func (p Policy) validateMarks() error {
 		return p.bad("Marks", p.Marks, fmt.Sprintf("%s has no marks: leave it empty", p.Algorithm))
 	case p.Lease != 0:
 		return p.bad("Marks", p.Marks, "is not for policies with a Lease, whose units this process grants by itself: leave one of them out")
-	}
-	return nil
-}
-
-// checkMarks returns an error for a policy whose marks nobody would record.
-func (e *engine) checkMarks(p *Policy) error {
-	if p.Marks != "" && e.source == SourceMemory {
-		return fmt.Errorf("%w: Policy.Marks %s of policy %s without a database, which records them: leave it empty", store.ErrUnsupported, store.Quote(p.Marks), store.Quote(p.Name))
 	}
 	return nil
 }

@@ -194,8 +194,9 @@ type Policy struct {
 	//   - Settle, Refund, Undo, Check and requests above the burst record none: the key's next
 	//     decision does. Decisions of FailLocal do so when they are charged. The row of RestLimit
 	//     has no marks.
-	//   - Requests share no statement with others. Attempts, a LeakyBucketQueue, a policy with a
-	//     Lease, NewMemory and ShardingRouter have no marks.
+	//   - Requests share no statement with others. Attempts, a LeakyBucketQueue and a policy with a
+	//     Lease have no marks, and requests with ShardingRouter return ErrUnsupported. NewMemory
+	//     decides alike and records none: Policies without a database have no events.
 	Marks string `json:"marks,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
 	// deny or delay: to try a limit on real traffic. Default: false.
