@@ -2532,11 +2532,11 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._admit(request pglimit._request, most bigint, rest_limit float8 DEFAULT 0, of_burst float8 DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    IF request.statement <> 'take' AND request.statement <> 'charge' THEN
-        RETURN request; -- it inserts nothing
-    ELSIF most < 0 THEN
+    IF most < 0 AND request.statement NOT IN ('none', 'denied', 'check') THEN
         RAISE feature_not_supported USING MESSAGE = 'pglimit: policy ' || quote_literal(request.policy) || ' has marks, which the SQL functions do not record',
             HINT = 'Request by the library, the command or the server, or set marks to an empty text.';
+    ELSIF request.statement <> 'take' AND request.statement <> 'charge' THEN
+        RETURN request; -- it inserts nothing
     ELSIF pglimit._present(request) THEN
         RETURN request;
     ELSIF pglimit._permit(request, most) IS NOT NULL THEN
