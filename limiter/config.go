@@ -124,8 +124,8 @@ type Config struct {
 	// NewMemory has no such cache. See SourceCache.
 	DenyCacheTTL time.Duration
 	// DenyCacheKeys is the largest number of keys whose denials are remembered. Default:
-	// 65,536. Each takes about 750 bytes and the length of the key: 50 MB in all with
-	// short keys, 120 MB if all keys have the largest length, 1,024 bytes. The least
+	// 65,536. Each takes about 900 bytes and the length of the key: 60 MB in all with
+	// short keys, 130 MB if all keys have the largest length, 1,024 bytes. The least
 	// recently used key is evicted first.
 	DenyCacheKeys int
 	// DisableDenyCache sends each decision to the database.

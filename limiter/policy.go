@@ -194,8 +194,8 @@ type Policy struct {
 	//   - Settle, Refund, Undo, Check and requests above the burst record none: the key's next
 	//     decision does. Decisions of FailLocal do so when they are charged. The row of RestLimit
 	//     has no marks.
-	//   - Requests share no statement with others. Attempts, a LeakyBucketQueue and a policy with a
-	//     Lease have no marks, and requests with ShardingRouter return ErrUnsupported. NewMemory
+	//   - Requests share no statement with others. Attempts, Concurrency, a LeakyBucketQueue and a
+	//     policy with a Lease have no marks, and requests with ShardingRouter return ErrUnsupported. NewMemory
 	//     decides alike and records none: Policies without a database have no events.
 	Marks string `json:"marks,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never

@@ -25,7 +25,7 @@ func heap() int {
 // keyOf returns a key of size bytes, inside a larger text.
 func keyOf(size, i int) string { return fmt.Sprintf("%0*d%01000d", size, i, 0)[:size] }
 
-// TestDenyCacheSize: a remembered denial takes about 750 bytes and the length of its key,
+// TestDenyCacheSize: a remembered denial takes about 900 bytes and the length of its key,
 // and there are no more than DenyCacheKeys.
 func TestDenyCacheSize(t *testing.T) {
 	const most = 8192
@@ -53,7 +53,7 @@ func TestDenyCacheSize(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		checkSize(t, "a denial", size, before, most, 600, 900)
+		checkSize(t, "a denial", size, before, most, 600, 950)
 		if denied.Cache.Len() != most {
 			t.Errorf("%d denials are kept", denied.Cache.Len())
 		}

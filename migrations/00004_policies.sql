@@ -71,9 +71,9 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "burst * rest_limit / limit_units must be from 1e-9 to 2^53" CHECK (
         CASE WHEN rest_limit > 0::float8 AND rest_limit <= 9007199254740992::float8 AND limit_units >= 1e-9::float8 AND burst > 0::float8 AND burst <= 9007199254740992::float8
         THEN burst * (rest_limit / limit_units) BETWEEN 1e-9::float8 AND 9007199254740992::float8 ELSE true END),
-    CONSTRAINT "marks must be such as 80%,100%; not for queues, attempts, leases" CHECK (marks = ''
+    CONSTRAINT "marks must be such as 80%,100%; not with queue, attempts, lease" CHECK (marks = ''
         OR marks ~ '^(100|[1-9]?[0-9](\.[0-9]{1,4})?)%(,(100|[1-9]?[0-9](\.[0-9]{1,4})?)%){0,7}$'
-        AND lease = 0::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'attempts')),
+        AND lease = 0::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'attempts', 'concurrency')),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
     CONSTRAINT "calendar must be hour, day, week, month, quarter or year" CHECK (calendar IN ('', 'hour', 'day', 'week', 'month', 'quarter', 'year')),
