@@ -390,12 +390,3 @@ func (e *engine) compileCost(c *call) error {
 	}
 	return nil
 }
-
-// now returns Config.Now's time for the store; nil selects the store's clock.
-func (s *shared) now() *int64 {
-	if s.clock == nil {
-		return nil
-	}
-	us := s.clock().UnixMicro()
-	return &us
-}

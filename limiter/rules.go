@@ -83,3 +83,12 @@ func step(cost, burst float64) float64 {
 	}
 	return min(1e-6*burst, cost)
 }
+
+// now returns Config.Now's time for the store; nil selects the store's clock.
+func (s *shared) now() *int64 {
+	if s.clock == nil {
+		return nil
+	}
+	us := s.clock().UnixMicro()
+	return &us
+}
