@@ -338,6 +338,8 @@ func (e *engine) compileCost(c *call) error {
 		return fmt.Errorf("%w: Refund on %s: units in a queue go back when their Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
 	case v.kind == store.Reserve && queue:
 		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
+	case v.pools && in.Policy.Marks != "":
+		return fmt.Errorf("%w: AllowAny under policy %s, which has Marks: several requests at once do not record them", store.ErrUnsupported, store.Quote(in.Policy.Name))
 	case v.pools && queue:
 		return fmt.Errorf("%w: AllowAny on %s: a turn comes from one queue", store.ErrUnsupported, LeakyBucketQueue)
 	case v == verbWait && !queue:
