@@ -127,6 +127,19 @@ func (l *Limiter) Charge(ctx context.Context, p limiter.Policy, key string, cost
 	return l.one(ctx, "/v1/charge", of(p.Request(key, cost)))
 }
 
+// Grant adds prepaid units to a key under a policy of the algorithm balance.
+func (l *Limiter) Grant(ctx context.Context, p limiter.Policy, key string, units float64, o limiter.GrantOptions) (limiter.Result, error) {
+	return l.one(ctx, "/v1/grant", struct {
+		Policy         string    `json:"policy"`
+		Key            string    `json:"key"`
+		Units          float64   `json:"units"`
+		Expires        time.Time `json:"expires,omitzero"`
+		Priority       int       `json:"priority,omitempty"`
+		Source         string    `json:"source,omitempty"`
+		IdempotencyKey string    `json:"idempotency_key,omitempty"`
+	}{p.Name, key, units, o.Expires, o.Priority, o.Source, o.IdempotencyKey})
+}
+
 // Refund gives cost units back, at most those in use.
 func (l *Limiter) Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
 	return l.one(ctx, "/v1/refund", of(p.Request(key, cost)))
@@ -262,11 +275,17 @@ func (l *Limiter) Usage(ctx context.Context, p limiter.Policy, key string) (limi
 		Reserved     float64    `json:"reserved"`
 		Reservations int        `json:"reservations"`
 		WindowEndsAt *time.Time `json:"window_ends_at"`
+
+		// Of a balance.
+		Granted float64       `json:"granted"`
+		Expired float64       `json:"expired"`
+		Debt    float64       `json:"debt"`
+		Lots    []limiter.Lot `json:"lots"`
 	}
 	if err := l.send(ctx, "/v1/usage?"+url.Values{"policy": {p.Name}, "key": {key}}.Encode(), nil, &u); err != nil {
 		return limiter.Usage{}, err
 	}
-	use := limiter.Usage{Result: u.Result.result(), Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations}
+	use := limiter.Usage{Result: u.Result.result(), Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Granted: u.Granted, Expired: u.Expired, Debt: u.Debt, Lots: u.Lots}
 	if u.WindowEndsAt != nil {
 		use.WindowEndsAt = *u.WindowEndsAt
 	}

@@ -29,6 +29,50 @@ type PglimitAttempt struct {
 	Tickets        []string
 }
 
+type PglimitBalance struct {
+	Units          float64
+	Later          float64
+	Debt           float64
+	TotalGranted   float64
+	TotalSpent     float64
+	TotalExpired   float64
+	Capacity       float64
+	NextEndUs      int64
+	LotsMade       int64
+	BlockForUs     int64
+	SpentLot       int64
+	SpentEndUs     int64
+	SpentPriority  int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	DecidedAtUs    int64
+	ExpiresAtUs    int64
+	Requested      float64
+	Cost           float64
+	Granted        float64
+	Numbers        []int64
+	Lefts          []float64
+	EndsUs         []int64
+	Priorities     []int64
+	Sources        []string
+	Policy         string
+	Key            string
+}
+
+type PglimitBalanceNow struct {
+	Policy       string
+	Key          string
+	Units        int32
+	Debt         float64
+	Lots         int32
+	NextEndAt    interface{}
+	Granted      float64
+	Spent        float64
+	Expired      int32
+	UpdatedAt    interface{}
+	BlockedUntil interface{}
+}
+
 type PglimitDenial struct {
 	Denials        int64
 	Shadowed       int64
@@ -192,6 +236,7 @@ type PglimitPolicy struct {
 	BlockForS    float64
 	BlockGrowth  float64
 	BlockMaxS    float64
+	Overdraft    float64
 	LocalShare   float64
 	Lease        float64
 	RestLimit    float64

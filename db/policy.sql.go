@@ -363,7 +363,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 
 const Policies = `-- name: Policies :many
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.block_growth, p.block_max_s, p.lease,
-       p.max_keys, p.rest_limit, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.marks, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
+       p.max_keys, p.rest_limit, p.overdraft, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.marks, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name
@@ -382,6 +382,7 @@ type PoliciesRow struct {
 	Lease        float64
 	MaxKeys      int64
 	RestLimit    float64
+	Overdraft    float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -425,6 +426,7 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.Lease,
 			&i.MaxKeys,
 			&i.RestLimit,
+			&i.Overdraft,
 			&i.MaxTTLS,
 			&i.Aligned,
 			&i.Shadow,
@@ -557,12 +559,12 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, max_ttl_s, aligned, shadow, askers, count_denials, marks, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, overdraft, max_ttl_s, aligned, shadow, askers, count_denials, marks, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
         nullif($4::float8, 0::float8), $5::float8, $6::float8,
-        $7::float8, $8::float8, $9::float8, $10::bigint, $11::float8, $12::float8,
-        $13::bool, $14::bool, $15::bool, $16::bool, $17::text, $18::text, $19::text, $20::text,
-        $21::text, $22::text, $23::float8, $24::text, $25::text)
+        $7::float8, $8::float8, $9::float8, $10::bigint, $11::float8, $12::float8, $13::float8,
+        $14::bool, $15::bool, $16::bool, $17::bool, $18::text, $19::text, $20::text, $21::text,
+        $22::text, $23::text, $24::float8, $25::text, $26::text)
 `
 
 type PolicyInsertParams struct {
@@ -577,6 +579,7 @@ type PolicyInsertParams struct {
 	Lease        float64
 	MaxKeys      int64
 	RestLimit    float64
+	Overdraft    float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -609,6 +612,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.Lease,
 		arg.MaxKeys,
 		arg.RestLimit,
+		arg.Overdraft,
 		arg.MaxTTLS,
 		arg.Aligned,
 		arg.Shadow,
@@ -653,12 +657,12 @@ UPDATE pglimit_policy AS p
 SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8, 0::float8),
     burst = nullif($4::float8, 0::float8), tick_s = $5::float8, block_for_s = $6::float8,
     block_growth = $7::float8, block_max_s = $8::float8, lease = $9::float8,
-    max_keys = $10::bigint, rest_limit = $11::float8,
-    max_ttl_s = $12::float8, aligned = $13::bool, shadow = $14::bool, askers = $15::bool,
-    count_denials = $16::bool,
-    marks = $17::text, calendar = $18::text, time_zone = $19::text, anchor = $20::text, durability = $21::text,
-    on_error = $22::text, local_share = $23::float8, note = $24::text
-WHERE p.name = $25::text
+    max_keys = $10::bigint, rest_limit = $11::float8, overdraft = $12::float8,
+    max_ttl_s = $13::float8, aligned = $14::bool, shadow = $15::bool, askers = $16::bool,
+    count_denials = $17::bool,
+    marks = $18::text, calendar = $19::text, time_zone = $20::text, anchor = $21::text, durability = $22::text,
+    on_error = $23::text, local_share = $24::float8, note = $25::text
+WHERE p.name = $26::text
 `
 
 type PolicyUpdateParams struct {
@@ -673,6 +677,7 @@ type PolicyUpdateParams struct {
 	Lease        float64
 	MaxKeys      int64
 	RestLimit    float64
+	Overdraft    float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -706,6 +711,7 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.Lease,
 		arg.MaxKeys,
 		arg.RestLimit,
+		arg.Overdraft,
 		arg.MaxTTLS,
 		arg.Aligned,
 		arg.Shadow,

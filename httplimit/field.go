@@ -115,6 +115,9 @@ func shown(r *limiter.Result) bool {
 			return false
 		}
 	}
+	if r.Policy.Algorithm == limiter.Balance { // it has no quota for a time
+		return false
+	}
 	return r.Policy.Name != "" && !r.Shadowed && !r.Policy.Shadow
 }
 

@@ -47,6 +47,7 @@ var (
 	verbCheck       = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true, reads: true, serves: servesAll}
 	verbUsage       = &verb{name: VerbUsage, kind: store.GetUsage, answers: true, reads: true, serves: servesAll}
 	verbCharge      = &verb{name: VerbCharge, kind: store.Charge, answers: true, opens: true}
+	verbGrant       = &verb{name: VerbGrant, kind: store.Grant, answers: true, givesBack: true}
 	verbRefund      = &verb{name: VerbRefund, kind: store.Refund, answers: true, opens: true, givesBack: true}
 	verbUndo        = &verb{name: VerbUndo, kind: store.Undo, answers: true, opens: true, givesBack: true}
 	verbNoUndo      = &verb{name: VerbUndo, kind: store.Get, answers: true, opens: true, reads: true} // of what granted nothing
@@ -89,9 +90,12 @@ func result(q *store.Query, v *verb, o *store.Outcome, limit float64, source Sou
 	if o.IsBlocked() {
 		r.Remaining = 0
 	}
+	if q.Algorithm == algorithm.Balance {
+		r.Level = max(0, level) // the debt
+	}
 	ahead := level // the units before this request's in a queue
 	switch v {
-	case verbCharge, verbRefund, verbUndo, verbNoUndo:
+	case verbCharge, verbGrant, verbRefund, verbUndo, verbNoUndo:
 		r.Allowed, r.Granted = true, granted(q, o)
 		return r
 	case verbCheck, verbUsage:
@@ -197,7 +201,9 @@ func replay(c *call, before *store.Reservation, source Source) (Result, error) {
 	q, v, in, cost := c.op.Query, c.verb, &c.request, cmp.Or(c.asked, c.request.Cost)
 	asked := cmp.Or(before.Requested, before.Reserved)
 	switch {
-	case (v.kind == store.Reserve) == (before.State == store.Spent):
+	case (v == verbGrant) != (before.State == store.Granted):
+		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used with the other of Do and Grant; use another key")
+	case v != verbGrant && (v.kind == store.Reserve) == (before.State == store.Spent):
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used with the other of Do and Reserve; use another key")
 	case asked != cost:
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),
@@ -213,6 +219,8 @@ func replay(c *call, before *store.Reservation, source Source) (Result, error) {
 		o.View = &algorithm.Window{Count: before.Level, EndsAt: before.EndsAt}
 	case algorithm.Counters:
 		o.View = &algorithm.Counter{Current: before.Level, EndsAt: before.EndsAt, Period: before.Period}
+	case algorithm.Balances:
+		o.View = algorithm.AccountView{Units: before.Level}
 	case algorithm.Logs:
 		o.View = algorithm.LogView{Units: before.Level, Newest: before.CountedAt}
 	default:

@@ -297,7 +297,7 @@ func (e *engine) lockPools(ctx context.Context, p *pools) error {
 func (p *pools) group(i int) *store.Group {
 	g := &store.Group{Query: p.calls[i].op.Query, Index: i}
 	if cost := g.Units; p.verb == verbSplit {
-		g.Cost = step(cost, g.Burst)
+		g.Cost = step(cost, scale(&p.requests[i].Policy, g.Burst))
 		g.Count = cost / g.Cost
 	}
 	return g

@@ -46,10 +46,10 @@ func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, erro
 }
 
 // lookup returns the answer of a denial that still holds. If there is none, it returns an
-// attempt for keep. Requests for a calendar's budget always go to the database: their
+// attempt for keep. Requests for a calendar's budget or a balance always go to the database: their
 // denials are few, and what is given back must be visible immediately.
 func (d *denials) lookup(in *Request) (Result, attempt, bool) {
-	if in.IdempotencyKey != "" || in.Policy.Calendar != "" {
+	if in.IdempotencyKey != "" || in.Policy.Calendar != "" || in.Policy.Algorithm == Balance {
 		return Result{}, attempt{}, false
 	}
 	now, k := d.clock(), rowOf(in)

@@ -18,6 +18,7 @@
 //   - AllowUpTo grants as much as fits.
 //   - Check returns what Do would return and consumes nothing.
 //   - Charge records units that were already used.
+//   - Grant adds prepaid units to a Balance, which these methods spend.
 //   - Refund gives units back, Undo gives back what an earlier result granted.
 //   - Reserve sets units aside, ReserveUpTo as much as fits. Settle ends the reservation with the units really used,
 //     Cancel with none.
@@ -46,7 +47,8 @@
 // "no" returns ErrUnsupported. Units given back to a queue would let two requests leave
 // at the same time, and only a queue has turns to wait for. Attempt, Succeeded and Failed need a
 // policy of the algorithm Attempts. Of the other methods only Check, Usage, Reset, Block and
-// Unblock work with such a policy.
+// Unblock work with such a policy. A Balance has all but Reserve,
+// ReserveUpTo, Wait and DoWait.
 //
 // # Shadow policies
 //

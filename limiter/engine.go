@@ -188,6 +188,8 @@ func (e *engine) answer(ctx context.Context, c *call, r *Result, err error) erro
 		*r = attempted(&c.op, c.verb, c.request.Cost, e.source)
 	case c.verb.answers && c.op.Slot != nil:
 		*r = held(&c.op, c.verb, c.request.Cost, e.source)
+	case c.verb == verbGrant && refusedGrant(&c.op) != nil:
+		return refusedGrant(&c.op)
 	case c.verb.answers && c.op.Outcome.Before != nil:
 		*r, err = replay(c, c.op.Outcome.Before, e.source)
 	case c.verb.answers:
@@ -333,19 +335,11 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 // compileCost validates a call's cost and compiles it into its query.
 func (e *engine) compileCost(c *call) error {
 	q, v, in := &c.op.Query, c.verb, &c.request
-	switch queue := in.Policy.Algorithm == LeakyBucketQueue; {
-	case v == verbRefund && queue:
-		return fmt.Errorf("%w: Refund on %s: units in a queue go back when their Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
-	case v.kind == store.Reserve && queue:
-		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
-	case v.pools && in.Policy.Marks != "":
-		return fmt.Errorf("%w: AllowAny under policy %s, which has Marks: several requests at once do not record them", store.ErrUnsupported, store.Quote(in.Policy.Name))
-	case v.pools && queue:
-		return fmt.Errorf("%w: AllowAny on %s: a turn comes from one queue", store.ErrUnsupported, LeakyBucketQueue)
-	case v == verbWait && !queue:
-		return fmt.Errorf("%w: Wait on %s: only %s has turns; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
+	if err := validateVerb(v, in); err != nil {
+		return err
 	}
-	if err := validateCost(v.reads, in.Cost, q.Burst); err != nil {
+	scale := scale(&in.Policy, q.Burst)
+	if err := validateCost(v.reads, in.Cost, scale); err != nil {
 		return err
 	}
 	if err := valid.Text("IdempotencyKey", in.IdempotencyKey, maxIdempotencyKey); err != nil {
@@ -362,25 +356,25 @@ func (e *engine) compileCost(c *call) error {
 		q.BlockFor = 0 // its denial must not deny others
 	}
 	switch {
-	case v.kind == store.Reserve || v == verbTake && in.IdempotencyKey != "":
+	case v.kind == store.Reserve || (v == verbTake || v == verbGrant) && in.IdempotencyKey != "":
 		if err := e.admit(c); err != nil {
 			return err
 		}
 	case in.IdempotencyKey != "":
-		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
+		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Grant, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
 	}
 	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Ceiling()
 	c.op.Merges = (v == verbTake || v.pools) && c.op.Admission == nil && q.Possible() && q.Marks == nil
 	switch {
 	case v.upTo:
 		// See AllowUpTo: whole units, or steps of a millionth of the burst.
-		q.Cost = step(in.Cost, q.Burst)
+		q.Cost = step(in.Cost, scale)
 		whole := in.Cost == math.Trunc(in.Cost)
 		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
 		// A row of several requests is blocked once a part of it is denied.
 		c.op.Merges = v == verbUpTo && whole && q.BlockFor == 0 && q.Possible() && q.Marks == nil
-	case v == verbCharge || v == verbRefund || v == verbUndo:
+	case v == verbCharge || v == verbGrant || v == verbRefund || v == verbUndo:
 		q.Cost, q.Count = 1, in.Cost
 	}
 	switch admission := c.op.Admission; {

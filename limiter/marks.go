@@ -38,7 +38,7 @@ func (p Policy) validateMarks() error {
 		return err
 	case p.Marks == "":
 		return nil
-	case p.Algorithm == LeakyBucketQueue, p.Algorithm == Attempts, p.Algorithm == Concurrency:
+	case p.Algorithm == LeakyBucketQueue, p.Algorithm == Attempts, p.Algorithm == Concurrency, p.Algorithm == Balance:
 		return p.bad("Marks", p.Marks, fmt.Sprintf("%s has no marks: leave it empty", p.Algorithm))
 	case p.Lease != 0:
 		return p.bad("Marks", p.Marks, "is not for policies with a Lease, whose units this process grants by itself: leave one of them out")

@@ -24,6 +24,7 @@ const (
 	VerbCheck       Verb = "check"
 	VerbUsage       Verb = "usage"
 	VerbCharge      Verb = "charge"
+	VerbGrant       Verb = "grant"
 	VerbRefund      Verb = "refund"
 	VerbUndo        Verb = "undo"
 	VerbReset       Verb = "reset"

@@ -154,6 +154,9 @@ type Policy struct {
 	//     from the call on, and to others within a life.
 	//   - A LeakyBucketQueue and a SlidingWindowLog have no leases. NewMemory needs none.
 	Lease float64 `json:"lease,omitempty"`
+	// Overdraft is how far below zero requests may bring a Balance, in units: from 1e-9 to
+	// 2^53. Default: 0, not at all. The next Grant pays it first. For Balance only.
+	Overdraft float64 `json:"overdraft,omitempty"`
 	// MaxKeys bounds the number of keys that have a row in the database: from 1 to 1e9.
 	// Default: 0, no bound. While it is reached, keys that have a row are decided as before. Keys
 	// without a row share one row, under RestLimit, or are denied with ReasonKeys. See
@@ -230,10 +233,12 @@ func per(period time.Duration, name string, limit float64) Policy {
 
 // burst returns Burst or its default.
 func (p Policy) burst() float64 {
-	if p.Burst == 0 && p.Algorithm == Attempts {
+	switch {
+	case p.Algorithm == Balance:
+		return p.Overdraft
+	case p.Burst == 0 && p.Algorithm == Attempts:
 		return 1
-	}
-	if p.Burst == 0 {
+	case p.Burst == 0:
 		return p.Limit
 	}
 	return p.Burst
@@ -311,10 +316,25 @@ const (
 	// [Algorithms]. Only Acquire, DoAcquire, AcquireWait, Renew, Release, Keep, DoWith, Check,
 	// Usage, Reset, Block and Unblock serve its policies. See [Limiter.Acquire].
 	Concurrency = Algorithm(algorithm.Concurrency)
+	// Balance spends prepaid units, such as credits or minutes, that Grant adds in lots with
+	// an end and a priority of their own. It has no Limit and no Period, so [Algorithms] does
+	// not list it. Policy.Overdraft lets a key spend more than it has. See [Limiter.Grant].
+	//
+	//   - Result.Remaining is the units left and Overdraft, less the debt. Level is the debt.
+	//     Limit is 0, and Burst is Overdraft.
+	//   - RetryAfter of a denial is Never, unless the key is blocked: no time is known at
+	//     which units are granted.
+	//   - Charge may bring a key below its Overdraft. Refund pays the debt, then adds to the
+	//     lot that is spent last, or makes one that does not expire.
+	//   - Reset forgets the balance: units that are left are lost.
+	//   - Reserve, ReserveUpTo and Wait return ErrUnsupported, and a Floor is an
+	//     ErrInvalid.
+	//   - A denial is never answered from memory: a Grant by any process counts at once.
+	Balance = Algorithm(algorithm.Balance)
 )
 
 // Algorithms returns every algorithm that meters units which pass, in a fixed order: all but
-// Attempts and Concurrency.
+// Attempts, Concurrency and Balance.
 func Algorithms() []Algorithm {
 	all := make([]Algorithm, len(algorithm.Names))
 	for i, n := range algorithm.Names {

@@ -77,8 +77,11 @@ func (e *engine) admit(c *call) error {
 	if reason := valid.Duration(remember); reason != "" {
 		return store.Invalid("Config.IdempotencyTTL", remember.String(), reason)
 	}
-	if c.verb.kind == store.Reserve {
+	switch {
+	case c.verb.kind == store.Reserve:
 		state, ttl = store.Open, c.ttl
+	case c.verb == verbGrant:
+		state = store.Granted
 	}
 	c.op.Admission = &store.Admission{
 		ID: rand.Text(), State: state,

@@ -279,6 +279,14 @@ type Usage struct {
 	// WindowEndsAt is the end of the current window of a FixedWindow. It is zero if the key
 	// has none and for other algorithms.
 	WindowEndsAt time.Time
+	// Granted, Expired and Debt are those of a Balance, since its last Reset: the units that
+	// were granted, those that were lost when their lot expired, and those that were spent and
+	// are owed. Granted plus Debt is Spent plus Expired plus the units of Lots. They are 0 for
+	// other algorithms.
+	Granted, Expired, Debt float64
+	// Lots is what a Balance has left, in the order in which it is spent. It is nil for other
+	// algorithms.
+	Lots []Lot
 }
 
 // usageJSON is a Usage in JSON.
@@ -290,6 +298,15 @@ type usageJSON struct {
 	Limit        float64    `json:"limit"`
 	Burst        float64    `json:"burst"`
 	WindowEndsAt *time.Time `json:"window_ends_at"`
+	*standingJSON
+}
+
+// standingJSON is what a Usage has of a Balance.
+type standingJSON struct {
+	Granted float64 `json:"granted"`
+	Expired float64 `json:"expired"`
+	Debt    float64 `json:"debt"`
+	Lots    []Lot   `json:"lots"`
 }
 
 // MarshalJSON writes s with the names that the command prints, too. window_ends_at is null
@@ -298,6 +315,9 @@ func (u Usage) MarshalJSON() ([]byte, error) {
 	t := usageJSON{Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Remaining: u.Result.Remaining, Limit: u.Result.Limit, Burst: u.Result.Burst}
 	if !u.WindowEndsAt.IsZero() {
 		t.WindowEndsAt = &u.WindowEndsAt
+	}
+	if u.Result.Policy.Algorithm == Balance {
+		t.standingJSON = &standingJSON{u.Granted, u.Expired, u.Debt, append([]Lot{}, u.Lots...)}
 	}
 	return json.Marshal(t)
 }
@@ -343,6 +363,8 @@ func (e *DeniedError) Error() string {
 	switch {
 	case e.Result.RetryAfter == Never && e.Result.Reason == ReasonBlocked:
 		return by + " (blocked)"
+	case e.Result.RetryAfter == Never && e.Result.Policy.Algorithm == Balance:
+		return by + ": the balance has too few units"
 	case e.Result.RetryAfter == Never:
 		return by + ": the cost is more than the limit ever allows"
 	case e.Result.Reason == "": // not decided

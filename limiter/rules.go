@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"time"
+
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 	"math"
@@ -28,6 +30,10 @@ func newRules(p *Policy) (algorithm.Rules, error) {
 		Period:   p.Period.Microseconds(),
 		Aligned:  p.Aligned,
 		BlockFor: p.BlockFor.Microseconds(),
+	}
+	if p.Algorithm == Balance {
+		r.Capacity, r.Leak, r.Lifetime = r.Burst, 1, max(time.Hour.Microseconds(), r.BlockFor)
+		return r, nil
 	}
 	// The slack is too small to ever let one whole unit more pass.
 	r.Capacity = r.Burst + min(1e-6, 1e-9*r.Burst)
@@ -76,12 +82,20 @@ func keyBound(p *Policy) (*store.KeyBound, error) {
 	return b, err
 }
 
+// scale returns what the least cost and the steps of a fraction are a part of: the burst.
+func scale(p *Policy, burst float64) float64 {
+	if p.Algorithm == Balance {
+		return 1
+	}
+	return burst
+}
+
 // step returns in which steps units of a cost are granted if not all fit.
-func step(cost, burst float64) float64 {
+func step(cost, scale float64) float64 {
 	if cost == math.Trunc(cost) {
 		return 1
 	}
-	return min(1e-6*burst, cost)
+	return min(1e-6*scale, cost)
 }
 
 // now returns Config.Now's time for the store; nil selects the store's clock.

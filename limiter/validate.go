@@ -24,11 +24,15 @@ func (p Policy) Validate() error {
 		return p.bad("Name", p.Name, "must match "+valid.NameHelp)
 	case !p.Algorithm.known():
 		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", algorithm.All()))
-	case !valid.Units(p.Limit):
+	case p.Overdraft != 0 && p.Algorithm != Balance:
+		return p.bad("Overdraft", p.Overdraft, "is for balance only: leave it 0")
+	case p.Overdraft != 0 && !valid.Units(p.Overdraft):
+		return p.bad("Overdraft", p.Overdraft, "must be from 1e-9 to 2^53, or 0 for none")
+	case p.Algorithm != Balance && !valid.Units(p.Limit):
 		return p.bad("Limit", p.Limit, "must be from 1e-9 to 2^53")
 	case p.Burst != 0 && !valid.Units(p.Burst):
 		return p.bad("Burst", p.Burst, "must be from 1e-9 to 2^53, or 0 for Limit")
-	case p.Burst != 0 && p.Burst != p.Limit && !p.Algorithm.bucket() && p.Algorithm != Attempts:
+	case p.Burst != 0 && p.Burst != p.Limit && p.Algorithm != Balance && !p.Algorithm.bucket() && p.Algorithm != Attempts:
 		return p.bad("Burst", p.Burst, fmt.Sprintf("%s has no burst apart from Limit: leave it 0", p.Algorithm))
 	case p.OnError > FailLocal:
 		return p.bad("OnError", int(p.OnError), "must be FailClosed, FailOpen or FailLocal")
@@ -42,8 +46,13 @@ func (p Policy) Validate() error {
 	if err := p.validateCalendar(); err != nil {
 		return err
 	}
-	if p.Period <= 0 && p.Calendar == "" {
+	if p.Period <= 0 && p.Calendar == "" && p.Algorithm != Balance {
 		return p.bad("Period", p.Period, "must be positive")
+	}
+	if p.Algorithm == Balance {
+		if err := p.validateBalance(); err != nil {
+			return err
+		}
 	}
 	for _, d := range [...]struct {
 		field string
@@ -181,6 +190,23 @@ const maxRequests = 1000
 
 // maxIdempotencyKey is the longest IdempotencyKey in bytes.
 const maxIdempotencyKey = 255
+
+// validateVerb returns an error for a call that the algorithm of its policy does not serve.
+func validateVerb(v *verb, in *Request) error {
+	switch queue := in.Policy.Algorithm == LeakyBucketQueue; {
+	case v == verbRefund && queue:
+		return fmt.Errorf("%w: Refund on %s: units in a queue go back when their Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
+	case v.kind == store.Reserve && queue:
+		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
+	case v.pools && queue:
+		return fmt.Errorf("%w: AllowAny on %s: a turn comes from one queue", store.ErrUnsupported, LeakyBucketQueue)
+	case v.pools && in.Policy.Marks != "":
+		return fmt.Errorf("%w: AllowAny under policy %s, which has Marks: several requests at once do not record them", store.ErrUnsupported, store.Quote(in.Policy.Name))
+	case v == verbWait && !queue:
+		return fmt.Errorf("%w: Wait on %s: only %s has turns; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
+	}
+	return validateBalanceVerb(v, in)
+}
 
 // validateCost validates a cost. readable allows 0.
 func validateCost(readable bool, cost, burst float64) error {

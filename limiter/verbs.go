@@ -90,6 +90,9 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 		s.Reservations = int(h.Slots)
 	}
 	s.Spent = s.Result.Level - s.Reserved
+	if a := c.op.Usage.Account; a != nil {
+		s.stand(a)
+	}
 	if w, ok := c.op.Outcome.View.(*algorithm.Window); ok && w.Count > 0 {
 		s.WindowEndsAt = time.UnixMicro(w.EndsAt)
 	}
@@ -128,6 +131,8 @@ func (e *engine) Refund(ctx context.Context, p Policy, key string, cost float64)
 //     then nothing. A SlidingWindowCounter also gives back to the previous window, if the
 //     Period is still the same.
 //   - SlidingWindowLog: all that the entry of that decision still holds.
+//   - Balance: all. They pay the debt, then go to the lot that r spent from first, which keeps
+//     its end. If that lot has expired, nothing goes back; Refund still does.
 //   - LeakyBucketQueue: ErrUnsupported.
 //
 // Undo also lifts the key's block if a denial began it while units of r still counted, and

@@ -6,13 +6,14 @@
 
 -- +goose Up
 CREATE TABLE pglimit_policy (
-    limit_units float8 NOT NULL,                         -- units per period
-    period_s    float8,                                  -- NULL with a calendar
+    limit_units float8 NOT NULL DEFAULT 0,               -- units per period; 0 of a balance
+    period_s    float8,                                  -- NULL with a calendar, and of a balance
     burst       float8,                                  -- NULL: limit_units
     tick_s      float8 NOT NULL DEFAULT 0,
     block_for_s float8 NOT NULL DEFAULT 0,
     block_growth float8 NOT NULL DEFAULT 0,              -- of attempts: each further wait is so many times longer; 0: 2
     block_max_s float8 NOT NULL DEFAULT 0,               -- of attempts: the longest wait; 0: period_s
+    overdraft   float8 NOT NULL DEFAULT 0,               -- of a balance: the largest debt
     local_share float8 NOT NULL DEFAULT 0,               -- of fail_local; 0: 0.1
     lease       float8 NOT NULL DEFAULT 0,               -- share of the burst that processes may hold; 0: none
     rest_limit  float8 NOT NULL DEFAULT 0,               -- of the row that the keys above max_keys share; 0: they are denied
@@ -38,11 +39,15 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT pglimit_policy_pkey PRIMARY KEY (name),
     CONSTRAINT "name must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
     CONSTRAINT "algorithm must be one that docs/algorithms.md lists" CHECK (
-        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'attempts', 'concurrency')),
-    CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'attempts', 'concurrency', 'balance')),
+    CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8 OR algorithm = 'balance'),
     CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s >= 1e-6::float8 AND period_s <= 3155760000::float8
         AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
-    CONSTRAINT "a calendar replaces period_s" CHECK ((calendar = '') = (period_s IS NOT NULL)),
+    CONSTRAINT "a calendar replaces period_s" CHECK ((calendar = '') = (period_s IS NOT NULL) OR algorithm = 'balance'),
+    CONSTRAINT "a balance has no limit_units, period_s and calendar" CHECK (algorithm <> 'balance' OR limit_units = 0::float8 AND period_s IS NULL AND calendar = '' AND burst IS NULL),
+    CONSTRAINT "overdraft must be from 1e-9 to 2^53 or 0, and is for balance" CHECK (overdraft = 0::float8
+        OR algorithm = 'balance' AND overdraft BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "a balance has no fail_local" CHECK (algorithm <> 'balance' OR on_error <> 'fail_local'),
     CONSTRAINT "burst must be from 1e-9 to 2^53, for buckets and attempts" CHECK (burst IS NULL
         OR burst >= 1e-9::float8 AND burst <= 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'attempts'))),
     CONSTRAINT "tick_s must be whole microseconds or 0, and is for leaky_bucket" CHECK (tick_s = 0::float8
@@ -62,10 +67,10 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "concurrency needs whole limit_units, period_s >= 1, no block" CHECK (algorithm <> 'concurrency'
         OR limit_units >= 1::float8 AND limit_units = trunc(limit_units) AND period_s >= 1::float8 AND block_for_s = 0::float8),
     CONSTRAINT "attempts and concurrency need on_error fail_closed" CHECK (algorithm NOT IN ('attempts', 'concurrency') OR on_error = 'fail_closed'),
-    CONSTRAINT "lease must be from 0 to 0.5, not for queues, logs, attempts" CHECK (lease = 0::float8
-        OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log', 'attempts', 'concurrency')),
+    CONSTRAINT "lease must be from 0 to 0.5, not for queues, logs, balances" CHECK (lease = 0::float8
+        OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log', 'attempts', 'concurrency', 'balance')),
     CONSTRAINT "max_keys must be from 1 to 1e9 or 0, and is not for attempts" CHECK (max_keys = 0::bigint
-        OR max_keys >= 1::bigint AND max_keys <= 1000000000::bigint AND algorithm NOT IN ('attempts', 'concurrency')),
+        OR max_keys >= 1::bigint AND max_keys <= 1000000000::bigint AND algorithm NOT IN ('attempts', 'concurrency', 'balance')),
     CONSTRAINT "rest_limit must be from 1e-9 to 2^53 or 0, and needs max_keys" CHECK (rest_limit = 0::float8
         OR max_keys > 0::bigint AND rest_limit BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "burst * rest_limit / limit_units must be from 1e-9 to 2^53" CHECK (
@@ -73,7 +78,7 @@ CREATE TABLE pglimit_policy (
         THEN burst * (rest_limit / limit_units) BETWEEN 1e-9::float8 AND 9007199254740992::float8 ELSE true END),
     CONSTRAINT "marks must be such as 80%,100%; not with queue, attempts, lease" CHECK (marks = ''
         OR marks ~ '^(100|[1-9]?[0-9](\.[0-9]{1,4})?)%(,(100|[1-9]?[0-9](\.[0-9]{1,4})?)%){0,7}$'
-        AND lease = 0::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'attempts', 'concurrency')),
+        AND lease = 0::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'attempts', 'concurrency', 'balance')),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
     CONSTRAINT "calendar must be hour, day, week, month, quarter or year" CHECK (calendar IN ('', 'hour', 'day', 'week', 'month', 'quarter', 'year')),

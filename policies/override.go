@@ -88,6 +88,13 @@ func (o *Override) suits(p *limiter.Policy) error {
 			return fmt.Errorf("Override of %s for %s: %w", o.Policy, store.Quote(o.Key), err)
 		}
 	}
+	if p.Algorithm == limiter.Balance {
+		for field, v := range map[string]*float64{"Limit": o.Limit, "Factor": o.Factor, "Burst": o.Burst} {
+			if v != nil {
+				return badOverride(field, number(v), fmt.Sprintf("policy %s is a balance, which has no limit: leave it nil, and grant units", o.Policy))
+			}
+		}
+	}
 	if o.Anchor != "" && p.Calendar == "" {
 		return badOverride("Anchor", store.Quote(o.Anchor), fmt.Sprintf("policy %s has no calendar: leave it empty", o.Policy))
 	}

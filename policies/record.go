@@ -28,6 +28,7 @@ type policyRow struct {
 	Lease        float64   `json:"lease"`
 	MaxKeys      int64     `json:"max_keys"`
 	RestLimit    float64   `json:"rest_limit"`
+	Overdraft    float64   `json:"overdraft"`
 	MaxTTLS      float64   `json:"max_ttl_s"`
 	Aligned      bool      `json:"aligned"`
 	Shadow       bool      `json:"shadow"`

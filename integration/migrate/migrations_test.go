@@ -24,7 +24,8 @@ func TestMigrateUpAndDown(t *testing.T) {
 	testworld.StepsDown(t, pool, migrate.Previous, "") // nothing to undo
 	testworld.UpTo(t, pool, 1, "1 tables")
 	tables := testworld.LimitTables(t, pool)
-	if called, failed := testworld.CallStatements(t.Context(), pool, "Take"); len(failed) > 0 || len(called) < len(tables) {
+	called, failed := testworld.CallStatements(t.Context(), pool, "Take")
+	if delete(failed, "BalanceTake"); len(failed) > 0 || len(called) < len(tables) { // a later one makes its table
 		t.Fatalf("called %q: %v", called, failed)
 	}
 	first, data := testworld.Schema(t, pool), testworld.Contents(t, pool)

@@ -52,6 +52,8 @@ func attacks() map[string]string {
 		"end a victim's wait":                       `SELECT pglimit.succeeded(a.ticket) FROM pglimit.attempt_with('login', 'victim', 9e15, 60, 100, block_for_s => 1) AS a`,
 		"take a slot":                               `SELECT pglimit.acquire_with('login', 'victim', limit_units => 1, period_s => 60)`,
 		"read slots":                                `SELECT * FROM limits.pglimit_slot`,
+		"read balances":                             `SELECT * FROM limits.pglimit_balance`,
+		"fill a balance":                            `UPDATE limits.pglimit_balance SET units = 9e15`,
 		"read attempts":                             `SELECT * FROM limits.pglimit_attempt`,
 		"forget attempts":                           `DELETE FROM limits.pglimit_attempt`,
 		"report all attempts":                       `UPDATE limits.pglimit_attempt SET tickets = '{}'`,
@@ -195,6 +197,8 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 	wants(t, ask, "42883", `SELECT pglimit_ask.allow('gcra', 'k', 1, now => '9999-12-31')`) // there is no such parameter
 	wants(t, ask, "42883", `SELECT pglimit_ask.allow('gcra', 'k', 1, limit_units => 1e15)`)
 	wants(t, ask, "42883", `SELECT pglimit_ask.refund('gcra', 'k', 1)`)
+	wants(t, ask, "42883", `SELECT pglimit_ask.grant('gcra', 'k', 1)`)
+	wants(t, ask, "42501", `SELECT pglimit.grant('gcra', 'k', 1)`)
 	wants(t, ask, "22023", `SELECT pglimit_ask.allow('gcra', 'k', -5)`)
 	wants(t, ask, "22023", `SELECT pglimit_ask.charge('gcra', 'k', 'NaN')`)
 	wants(t, ask, "22023", `SELECT pglimit_ask.allow('gcra', '')`)

@@ -89,12 +89,12 @@ func common(r limiter.Result) limiter.Result {
 }
 
 // rowsOf returns the rows of policies whose names begin with a prefix, but for that, with
-// columns that the answers do not show, such as when a row may be deleted.
+// columns that the answers do not show, such as when a row may be deleted, but for how many requests came last.
 func rowsOf(pool *pgxpool.Pool, prefix string) (all string, err error) {
 	var tables []string
-	for _, a := range append(algorithm.Tables[:], "reservation", "attempt", "slot") {
+	for _, a := range append(algorithm.Tables[:], algorithm.Balance, "reservation", "attempt", "slot") {
 		tables = append(tables, fmt.Sprintf(`
-			SELECT '%[1]s ' || (to_jsonb(t) - 'id' - 'tickets' - 'ids' || jsonb_build_object('policy', substr(t.policy, length($1) + 1)))::text AS line
+			SELECT '%[1]s ' || (to_jsonb(t) - 'id' - 'tickets' - 'ids' - 'requested' || jsonb_build_object('policy', substr(t.policy, length($1) + 1)))::text AS line
 			FROM pglimit_%[1]s AS t WHERE starts_with(t.policy, $1)`, a))
 	}
 	err = pool.QueryRow(context.Background(), `SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (`+strings.Join(tables, " UNION ALL ")+`) AS lines`, prefix).Scan(&all)

@@ -173,6 +173,22 @@ func (f *Functions) Charge(ctx context.Context, p limiter.Policy, key string, n 
 	return f.Call(ctx, "charge", p, key, n)
 }
 
+// Grant has no function under an IdempotencyKey, nor with numbers.
+func (f *Functions) Grant(ctx context.Context, p limiter.Policy, key string, units float64, o limiter.GrantOptions) (limiter.Result, error) {
+	if !f.ByName || o.IdempotencyKey != "" {
+		return f.Limiter.Grant(ctx, p, key, units, o)
+	}
+	if f.Store != nil {
+		f.Store(p)
+	}
+	var expires *time.Time
+	if !o.Expires.IsZero() {
+		expires = &o.Expires
+	}
+	r, err := row[functionRow](ctx, f.Q, `SELECT * FROM pglimit.grant($1, $2, $3, $4, $5, $6, $7)`, p.Name, key, units, expires, o.Priority, o.Source, f.at())
+	return r.result(), err
+}
+
 func (f *Functions) Refund(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	return f.Call(ctx, "refund", p, key, n)
 }
@@ -312,6 +328,14 @@ func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u 
 		Reservations    int
 		WindowEndsAt    *time.Time
 	}](ctx, f.Q, "SELECT * FROM "+sql, args...)
+	if p.Algorithm == limiter.Balance { // which has more
+		u, err := f.Limiter.Usage(ctx, p, key)
+		if err == nil && u.Spent != r.Spent {
+			err = fmt.Errorf("spent is %v, of the function %v", u.Spent, r.Spent)
+		}
+		u.Result = r.result()
+		return u, err
+	}
 	u = limiter.Usage{Result: r.result(), Spent: r.Spent, Reserved: r.Reserved, Reservations: r.Reservations}
 	if r.WindowEndsAt != nil {
 		u.WindowEndsAt = *r.WindowEndsAt

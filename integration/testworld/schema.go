@@ -23,12 +23,12 @@ import (
 // The tests learn the tables from the database's catalogue and from the methods of package
 // db, so that a new table or statement is tested at once.
 
-// LimitTables lists the tables that hold limits: those with a key that expires, but for attempts and slots, which have no level.
+// LimitTables lists the tables that hold limits: those with a key that expires, but for attempts, slots and balances, which have no level.
 func LimitTables(t testing.TB, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `
 		SELECT c.relname FROM pg_class AS c
-		WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname LIKE 'pglimit\_%' AND c.relname NOT IN ('pglimit_attempt', 'pglimit_slot')
+		WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname LIKE 'pglimit\_%' AND c.relname NOT IN ('pglimit_attempt', 'pglimit_slot', 'pglimit_balance')
 		  AND (SELECT count(*) FROM pg_attribute AS a
 		       WHERE a.attrelid = c.oid AND a.attname IN ('policy', 'key', 'expires_at_us', 'blocked_until_us')) = 4
 		ORDER BY 1`)
@@ -177,7 +177,7 @@ func acceptable(policy reflect.Value) {
 		return
 	}
 	for field, value := range map[string]any{
-		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Anchor": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false, "Lease": 0.0, "LocalShare": 0.0, "BlockGrowth": 0.0, "BlockMaxS": 0.0, "MaxKeys": int64(1), "RestLimit": 0.0,
+		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Anchor": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false, "Lease": 0.0, "LocalShare": 0.0, "BlockGrowth": 0.0, "BlockMaxS": 0.0, "Overdraft": 0.0, "MaxKeys": int64(1), "RestLimit": 0.0,
 	} {
 		policy.FieldByName(field).Set(reflect.ValueOf(value))
 	}

@@ -17,6 +17,7 @@ const served = `policies:
   - {name: budget, algorithm: fixed_window, limit: 100, period: 1000h}
   - {name: code, algorithm: attempts, limit: 2, period: 1000h, block_for: 1h}
   - {name: exports, algorithm: concurrency, limit: 2, period: 1h}
+  - {name: credits, algorithm: balance, overdraft: 1}
   - {name: queue, algorithm: leaky_bucket_queue, limit: 1, period: 1000h, burst: 5}
 `
 

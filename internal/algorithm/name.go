@@ -14,6 +14,9 @@ const (
 	FixedWindow          Name = "fixed_window"
 	SlidingWindowCounter Name = "sliding_window_counter"
 	SlidingWindowLog     Name = "sliding_window_log"
+
+	// Balance meters units that were paid for, not units per time: it is not in Names.
+	Balance Name = "balance"
 )
 
 // Names lists the algorithms.
@@ -38,8 +41,17 @@ func (n Name) Table() Name {
 	return n
 }
 
-// Index returns the place of n's table in Tables, or -1 for an unknown name.
-func (n Name) Index() int { return slices.Index(Tables[:], n.Table()) }
+// Indexes is the number of values of Index but -1.
+const Indexes = len(Tables) + 1
+
+// Index returns the place of n's table in the order of locks: that in Tables, or after them for
+// a Balance. It is -1 for an unknown name.
+func (n Name) Index() int {
+	if n == Balance {
+		return len(Tables)
+	}
+	return slices.Index(Tables[:], n.Table())
+}
 
 // Family groups the algorithms that keep the same state.
 type Family int
@@ -50,6 +62,7 @@ const (
 	Windows
 	Counters
 	Logs
+	Balances
 )
 
 // Family returns the family of n.
@@ -61,6 +74,8 @@ func (n Name) Family() Family {
 		return Counters
 	case SlidingWindowLog:
 		return Logs
+	case Balance:
+		return Balances
 	}
 	return Buckets
 }

@@ -69,9 +69,11 @@ type View interface {
 // Grant is the time or window that units were counted in. They can be given back only
 // from there.
 type Grant struct {
-	Made   bool
-	At     int64 // bucket: when they began to leak; log: the entry
-	EndsAt int64 // window: its end
+	Made     bool
+	Priority int16 // account: that of the lot
+	Lot      int32 // account: the first lot, as Spent has it
+	At       int64 // bucket: when they began to leak; log: the entry
+	EndsAt   int64 // window: its end; account: that of the lot
 }
 
 // State is the changing state of a key: the model of one algorithm, for the in-memory
@@ -126,6 +128,8 @@ func New(f Family, now int64) State {
 		return &Counter{Period: 1}
 	case Logs:
 		return &Log{Keep: 1}
+	case Balances:
+		return &Account{}
 	}
 	return &Bucket{LeakedAt: now, Ticket: now}
 }

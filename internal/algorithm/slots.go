@@ -7,10 +7,12 @@ import "slices"
 const Concurrency Name = "concurrency"
 
 // All returns the names of all algorithms, with those that meter no units last.
-func All() []Name { return append(Names[:len(Names):len(Names)], Attempts, Concurrency) }
+func All() []Name { return append(Names[:len(Names):len(Names)], Attempts, Concurrency, Balance) }
 
 // AllTables is [Tables] with the algorithms that meter no units.
-func AllTables() []Name { return append(Tables[:len(Tables):len(Tables)], Attempts, Concurrency) }
+func AllTables() []Name {
+	return append(Tables[:len(Tables):len(Tables)], Balance, Attempts, Concurrency)
+}
 
 // Slots is the row of a key of slots. Times are microseconds.
 type Slots struct {

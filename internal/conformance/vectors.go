@@ -30,14 +30,17 @@ type Case struct {
 // For block, Cost is seconds. An undo gives back the answer to the step of number Of, and a settle
 // ends its reservation.
 type Step struct {
-	At    int64          `json:"at"`
-	Op    string         `json:"op"`
-	Key   string         `json:"key"`
-	Cost  float64        `json:"cost"`
-	Floor float64        `json:"floor"` // of allow and allow_all
-	Times int            `json:"times"`
-	Of    int            `json:"of"`
-	Want  map[string]any `json:"want"`
+	At       int64          `json:"at"`
+	Op       string         `json:"op"`
+	Key      string         `json:"key"`
+	Cost     float64        `json:"cost"`
+	Floor    float64        `json:"floor"` // of allow and allow_all
+	Times    int            `json:"times"`
+	Of       int            `json:"of"`
+	Ends     int64          `json:"ends"`     // of a grant: when its lot expires; 0: never
+	Priority int            `json:"priority"` // likewise
+	Once     string         `json:"once"`     // likewise: its IdempotencyKey
+	Want     map[string]any `json:"want"`
 }
 
 // Epoch is time 0 of the steps: a whole multiple of all their periods.
@@ -122,6 +125,12 @@ func (s *Step) do(ctx context.Context, l verbs.Limiter, p limiter.Policy, answer
 		return l.Check(ctx, p, key, cost)
 	case "charge":
 		return l.Charge(ctx, p, key, cost)
+	case "grant":
+		o := limiter.GrantOptions{Priority: s.Priority, IdempotencyKey: s.Once}
+		if s.Ends != 0 {
+			o.Expires = Epoch.Add(time.Duration(s.Ends) * time.Microsecond)
+		}
+		return l.Grant(ctx, p, key, cost, o)
 	case "refund":
 		return l.Refund(ctx, p, key, cost)
 	case "undo":

@@ -60,6 +60,9 @@ const (
 	// Insert gives the key an empty row, for which the caller has a permit. It sets Allowed if
 	// the key had none.
 	Insert
+	// Grant adds Units to a balance, as Lot says, which it sets. With an Admission it does so
+	// unless that was admitted before, as Reserve.
+	Grant
 	// Leave gives the place Ticket in a queue back if no later request has one, and sets
 	// Allowed if it did.
 	Leave
@@ -115,6 +118,7 @@ var kinds = [...]struct {
 	Reset:    {}, // two statements, and it locks reservations in any order
 	Present:  {shares: true},
 	Insert:   {shares: true},
+	Grant:    {shares: true},
 	Leave:    {shares: true},
 	Due:      {reads: true},
 	NextDue:  {reads: true},
@@ -137,7 +141,8 @@ type Op struct {
 	Kind Kind
 	Query
 
-	Admission *Admission      // of a Reserve
+	Admission *Admission      // of a Reserve, a Grant
+	Lot       *Granting       // of a Grant
 	Grant     algorithm.Grant // of an Undo
 	Groups    []*Group        // of a TakeAll or a TakeAny, in lock order
 	Partial   bool            // of a TakeAny: what its groups do not have is granted elsewhere

@@ -85,8 +85,11 @@ func Ceiling(capacity float64, floor int64) float64 {
 	return capacity - float64(capacity*float64(floor))/1e6
 }
 
-// Possible reports whether an empty key could grant the request.
-func (q *Query) Possible() bool { return algorithm.Fit(q.Ceiling(), 0, q.Cost) >= 1 }
+// Possible reports whether a key could grant the request: of a balance one with enough units,
+// else an empty one.
+func (q *Query) Possible() bool {
+	return q.Algorithm == algorithm.Balance || algorithm.Fit(q.Ceiling(), 0, q.Cost) >= 1
+}
 
 // Hurried reports whether Room is less than the Ceiling.
 func (q *Query) Hurried() bool { return q.Room < q.Ceiling() }
@@ -224,6 +227,7 @@ const (
 	Cancelled State = "cancelled"
 	Expired   State = "expired"
 	Spent     State = "spent"
+	Granted   State = "granted" // it remembers a Grant
 )
 
 // Admission is stored with a request that is admitted, in addition to the Query.
@@ -244,6 +248,15 @@ type Attempting struct {
 
 	Granted bool             // an Attempt is under way
 	Tries   *algorithm.Tries // the row, with the end of the key's block; expired tickets are counted
+}
+
+// Granting is what a Grant has in addition to the Query, and its outcome.
+type Granting struct {
+	Ends     int64 // algorithm.Never: it does not expire
+	Priority int64
+	Source   string
+
+	Refused algorithm.Refusal
 }
 
 // KnownFor is how long a source is known after its last success, in microseconds.
@@ -298,7 +311,8 @@ type Ended struct {
 type Usage struct {
 	Outcome      Outcome
 	Reservations int
-	Reserved     float64 // units
+	Reserved     float64            // units
+	Account      *algorithm.Account // of a balance, as of the outcome
 }
 
 // MinTTL is the shortest lifetime of a reservation. A process that found no reservation

@@ -100,7 +100,9 @@ BEGIN
             -- how the key stands
             granted float8, level float8, updated_at_us bigint, blocked_until_us bigint,
             -- of buckets, of windows, of logs
-            leaked_at_us bigint, ticket bigint, ends_at_us bigint, window_us bigint, current float8, previous float8, newest_at_us bigint, frees_at_us bigint
+            leaked_at_us bigint, ticket bigint, ends_at_us bigint, window_us bigint, current float8, previous float8, newest_at_us bigint, frees_at_us bigint,
+            -- of balances: the lot of a grant, and what a usage has of them
+            end_us bigint, priority bigint, source text, debt float8, total_granted float8, total_spent float8, total_expired float8, lots text, spent_lot bigint, spent_end_us bigint, spent_priority bigint
         );
         -- An attempt: the call, the policy, and the row of its source.
         CREATE TYPE pglimit._trial AS (
@@ -119,7 +121,7 @@ BEGIN
             calendar text, time_zone text, anchor text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8,
             -- the end of its block, infinity if that has none; whether it has overrides for several keys
             blocked_until timestamptz, ruled bool,
-            lease float8, block_growth float8, block_max_s float8, max_keys bigint, rest_limit float8
+            lease float8, block_growth float8, block_max_s float8, max_keys bigint, rest_limit float8, overdraft float8
         );
         -- A key under a policy that bounds them: the permits wanted and granted, the rows that
         -- there are, and for how long the key's row is there.
@@ -499,7 +501,7 @@ BEGIN
         NULL;
     ELSIF algorithm = 'gcra' THEN
         algorithm := 'token_bucket'; -- whose rows it has
-    ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+    ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance')) IS NOT TRUE THEN
         IF algorithm = 'attempts' THEN
             RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of attempts has no such function', HINT = 'Use pglimit.attempt, then pglimit.succeeded or pglimit.failed.';
         END IF;
@@ -507,7 +509,7 @@ BEGIN
             RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of concurrency has no such function', HINT = 'Use pglimit.acquire, then pglimit.renew and pglimit.release.';
         END IF;
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm),
-            'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+            'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log, balance', 'Write it as a text, in small letters.');
     END IF;
     IF (name COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
         PERFORM pglimit._refuse('name', quote_nullable(left(name, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$',
@@ -539,7 +541,7 @@ CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name te
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
     aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, shadow bool DEFAULT NULL, now timestamptz DEFAULT NULL,
     ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, anchor text DEFAULT NULL, unlimited bool DEFAULT NULL, count_denials bool DEFAULT NULL,
-    blocked_until timestamptz DEFAULT NULL, lease float8 DEFAULT NULL, floor float8 DEFAULT NULL) RETURNS pglimit._request
+    blocked_until timestamptz DEFAULT NULL, lease float8 DEFAULT NULL, floor float8 DEFAULT NULL, overdraft float8 DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     capacity float8;
@@ -562,7 +564,7 @@ BEGIN
         NULL; -- The function is named after the algorithm.
     ELSIF algorithm = 'gcra' THEN
         algorithm := 'token_bucket'; -- whose rows it has
-    ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+    ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance')) IS NOT TRUE THEN
         IF algorithm = 'attempts' THEN
             RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of attempts has no such function', HINT = 'Use pglimit.attempt, then pglimit.succeeded or pglimit.failed.';
         END IF;
@@ -570,11 +572,19 @@ BEGIN
             RAISE feature_not_supported USING MESSAGE = 'pglimit: a policy of concurrency has no such function', HINT = 'Use pglimit.acquire, then pglimit.renew and pglimit.release.';
         END IF;
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm),
-            'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
+            'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log, balance', 'Write it as a text, in small letters.');
     END IF;
     IF (name COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
         PERFORM pglimit._refuse('name', quote_nullable(left(name, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$',
             'The name keeps the keys of one limit apart from those of others; whom it is for is the key.');
+    END IF;
+    IF algorithm = 'balance' THEN
+        limit_units := 1; -- As if it were that; see below.
+        burst := NULL;
+        period_s := 1;
+        IF floor <> 0::float8 THEN
+            PERFORM pglimit._refuse('floor', floor::text, 'is a share of a burst, which a balance has none of', 'Leave it out.');
+        END IF;
     END IF;
     IF (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8) IS NOT TRUE THEN
         PERFORM pglimit._refuse('limit_units', limit_units::text, 'must be from 1e-9 to 2^53', 'It is how many units pass per period_s, such as 5.');
@@ -638,6 +648,9 @@ BEGIN
             RAISE feature_not_supported USING HINT = 'Take leaky_bucket, which decides alike and has no turns.',
                 MESSAGE = 'pglimit: ' || verb || ' is not for leaky_bucket_queue: what waits in a queue is not given back';
         ELSIF verb <> 'refund' THEN
+            IF algorithm = 'balance' THEN
+                RAISE feature_not_supported USING HINT = 'Take allow, and refund for what was not spent.', MESSAGE = 'pglimit: ' || verb || ' is not for balance';
+            END IF;
             IF (pglimit._whole(ttl_s) AND ttl_s >= 1::float8) IS NOT TRUE THEN
                 PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds',
                     'It is for how long the units are set aside at most.');
@@ -725,6 +738,14 @@ BEGIN
         count := units / cost;
         unit := LEAST(GREATEST(1, cost), units);
     END IF;
+    IF algorithm = 'balance' THEN
+        limit_units := 0;
+        burst := coalesce(overdraft, 0);
+        capacity := burst;
+        room := burst;
+        period_us := 0;
+        lifetime_us := 3600000000;
+    END IF;
     IF unlimited THEN
         statement := 'none';
     ELSIF blocked_until IS NOT NULL THEN
@@ -732,7 +753,7 @@ BEGIN
         blocked_until_us := CASE WHEN blocked_until = 'infinity'::timestamptz THEN 9223372036854775807 ELSE pglimit._us(blocked_until) END;
     ELSIF verb IN ('check', 'charge', 'refund') THEN
         statement := verb;
-    ELSIF floor(room / cost) < 1::float8 THEN
+    ELSIF floor(room / cost) < 1::float8 AND algorithm <> 'balance' THEN
         statement := 'check'; -- What can never fit is not tried: reading tells how the key stands.
     END IF;
     RETURN (
@@ -743,7 +764,8 @@ BEGIN
         NULL, NULL, NULL, -- for_us, denied_at_us, until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reservations, reserved, units_before, expires_at_us, changes, freed, at_us
         0, NULL, NULL, blocked_until_us, -- granted, level, updated_at_us, blocked_until_us
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- end_us, priority, source, debt, total_granted, total_spent, total_expired, lots, spent_lot, spent_end_us, spent_priority
     )::pglimit._request;
 END $pglimit$;
 -- +goose StatementEnd
@@ -827,7 +849,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.marks = '' THEN p.max_keys ELSE -1 END, p.rest_limit)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.marks = '' THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -2195,6 +2217,286 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- The statements of balance: runs the one that request.statement names, and returns the
+-- request with the key's state as of that moment.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._balance(request pglimit._request) RETURNS pglimit._request
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+BEGIN
+    IF request.statement = 'take' THEN
+        LOOP
+            UPDATE pglimit_balance AS t SET
+                cost = request.cost::float8, requested = request.count::float8, capacity = request.capacity::float8, block_for_us = request.block_for_us::bigint,
+                (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
+                 spent_lot, spent_end_us, spent_priority, updated_at_us, blocked_until_us, decided_at_us) = (
+                SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
+                    CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+                    CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+                       CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+                       t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
+                       coalesce((coalesce((u.l).numbers, t.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, t.ends_us))[1], 0::bigint),
+                           coalesce((coalesce((u.l).priorities, t.priorities))[1], 0::bigint),
+                       u.at, CASE WHEN (-request.block_for_us::bigint) < 0 AND t.blocked_until_us <= u.at AND request.capacity::float8 - (t.debt - u.live) < request.cost::float8
+                               THEN u.at - (-request.block_for_us::bigint) ELSE t.blocked_until_us END,
+                           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+                FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
+                             CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
+                                  THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
+                                                  t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots), u.at, u.spends) END AS m
+                      FROM (SELECT u.at, u.l, u.live, u.granted, request.cost::float8 * GREATEST(0, u.granted) AS spends
+                            FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
+                                        ELSE GREATEST(0, LEAST(request.count::float8, floor((request.capacity::float8 - (t.debt - u.live)) / request.cost::float8))) END AS granted
+                                  FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
+                                          t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                      GREATEST(t.updated_at_us, request.now_us),
+                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+            WHERE t.policy = request.policy AND t.key = request.key
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
+                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+            INSERT INTO pglimit_balance AS t
+                   (policy, key, cost, requested, granted, debt, total_spent, capacity, updated_at_us, decided_at_us, blocked_until_us, block_for_us, expires_at_us)
+            VALUES (request.policy, request.key, request.cost::float8, request.count::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+                    request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
+                    request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)), request.capacity::float8,
+                    request.now_us,
+                    request.now_us,
+                   CASE WHEN request.block_for_us::bigint > 0::bigint AND request.room::float8 < request.cost::float8
+                           THEN request.now_us + request.block_for_us::bigint ELSE 0 END,
+                   request.block_for_us::bigint, request.now_us
+                            + request.lifetime_us::bigint)
+            ON CONFLICT (policy, key) DO NOTHING
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
+                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+        END LOOP;
+    ELSIF request.statement = 'charge' THEN
+        request.capacity := request.burst; -- without the slack
+        LOOP
+            UPDATE pglimit_balance AS t SET
+                cost = 1, requested = request.units::float8, capacity = request.capacity::float8, block_for_us = 0::bigint,
+                (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
+                 spent_lot, spent_end_us, spent_priority, updated_at_us) = (
+                SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
+                    CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+                    CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+                       CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+                       t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
+                       coalesce((coalesce((u.l).numbers, t.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, t.ends_us))[1], 0::bigint),
+                           coalesce((coalesce((u.l).priorities, t.priorities))[1], 0::bigint),
+                       u.at
+                FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
+                             CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
+                                  THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
+                                                  t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots), u.at, u.spends) END AS m
+                      FROM (SELECT u.at, u.l, u.live, u.granted, u.granted AS spends
+                            FROM (SELECT u.at, u.l, u.live, request.units::float8 AS granted
+                                  FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
+                                          t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                      GREATEST(t.updated_at_us, request.now_us),
+                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+            WHERE t.policy = request.policy AND t.key = request.key
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
+                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+            INSERT INTO pglimit_balance AS t
+                   (policy, key, cost, requested, granted, debt, total_spent, capacity, updated_at_us, blocked_until_us, block_for_us, expires_at_us)
+            VALUES (request.policy, request.key, 1, request.units::float8, request.units::float8, request.units::float8, request.units::float8, request.capacity::float8,
+                    request.now_us,
+                   0,
+                   0::bigint, request.now_us + request.lifetime_us::bigint)
+            ON CONFLICT (policy, key) DO NOTHING
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
+                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+        END LOOP;
+    ELSIF request.statement = 'grant' THEN
+        LOOP
+            UPDATE pglimit_balance AS t SET
+                cost = 1, requested = request.units::float8,
+                (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
+                SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END,
+                    CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+                    CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+                       CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+                       t.debt - CASE WHEN u.granted > 0::float8 THEN u.pays ELSE 0 END, t.total_granted + GREATEST(0, u.granted),
+                           t.lots_made + CASE WHEN u.granted > 0::float8 THEN 1 ELSE 0 END,
+                       u.at
+                FROM (SELECT u.at, u.l, u.pays, u.granted,
+                             CASE WHEN u.granted > 0::float8 AND request.units::float8 > u.pays
+                                  THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
+                                                  t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
+                                          t.lots_made + 1, request.units::float8 - u.pays, (CASE WHEN request.end_us::bigint > request.now_us
+                           THEN ARRAY[request.end_us::bigint] ELSE '{}' END)[1], (CASE
+                           WHEN request.end_us::bigint > request.now_us
+                           THEN ARRAY[request.priority::bigint] ELSE '{}' END)[1], (CASE
+                           WHEN request.end_us::bigint > request.now_us
+                           THEN ARRAY[request.source::text] ELSE '{}' END)[1])
+                                  ELSE u.l END AS m
+                      FROM (SELECT u.at, u.l, u.pays,
+                                   CASE WHEN (CASE WHEN request.end_us::bigint > request.now_us
+                           THEN request.units::float8 ELSE -2 END) < 0::float8 OR (CASE WHEN request.end_us::bigint > request.now_us
+                           THEN ARRAY[request.end_us::bigint] ELSE '{}' END)[1] <= u.at THEN -2
+                                        WHEN request.units::float8 > u.pays AND pg_catalog.cardinality(coalesce((u.l).numbers, t.numbers)) >= 100 THEN 0
+                                        ELSE request.units::float8 END AS granted
+                            FROM (SELECT u.at, u.l, LEAST(t.debt, request.units::float8) AS pays
+                                  FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
+                                          t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                      GREATEST(t.updated_at_us, request.now_us),
+                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+            WHERE t.policy = request.policy AND t.key = request.key
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
+                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+            INSERT INTO pglimit_balance AS t
+                   (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
+                           blocked_until_us, expires_at_us)
+            VALUES (request.policy, request.key, 1, request.units::float8,
+                   CASE WHEN request.end_us::bigint > request.now_us
+                           THEN request.units::float8 ELSE -2 END, CASE WHEN request.end_us::bigint
+                           > request.now_us THEN request.units::float8 ELSE 0 END,
+                       CASE WHEN request.end_us::bigint > request.now_us
+                           THEN request.units::float8 ELSE 0 END, CASE WHEN request.end_us::bigint
+                           > request.now_us THEN 1 ELSE 0 END,
+                   request.capacity::float8, CASE WHEN request.end_us::bigint
+                           > request.now_us THEN request.end_us::bigint
+                           ELSE 9223372036854775807 END, CASE WHEN request.end_us::bigint
+                           > request.now_us THEN ARRAY[1::bigint] ELSE '{}' END,
+                       CASE WHEN request.end_us::bigint > request.now_us
+                           THEN ARRAY[request.units::float8] ELSE '{}' END,
+                   CASE WHEN request.end_us::bigint > request.now_us
+                           THEN ARRAY[request.end_us::bigint] ELSE '{}' END, CASE
+                           WHEN request.end_us::bigint > request.now_us
+                           THEN ARRAY[request.priority::bigint] ELSE '{}' END, CASE
+                           WHEN request.end_us::bigint > request.now_us
+                           THEN ARRAY[request.source::text] ELSE '{}' END,
+                   request.now_us, 0,
+                       request.now_us + request.lifetime_us::bigint)
+            ON CONFLICT (policy, key) DO NOTHING
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
+                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+        END LOOP;
+    ELSIF request.statement = 'refund' THEN
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us, request.units::float8 AS units
+        ), back AS (
+        UPDATE pglimit_balance AS t SET
+            cost = 1,
+            (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+            SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+                   CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+                       CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+                       CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+                   t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
+            FROM (SELECT u.l, u.back, u.pays, u.number,
+                         CASE WHEN u.back > u.pays
+                              THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
+                                      u.number, u.back - u.pays,
+                                       coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], 9223372036854775807),
+                                       coalesce((coalesce((u.l).priorities, t.priorities))[u.n], 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'refund'::text))
+                              ELSE u.l END AS m
+                  FROM (SELECT u.l, u.back, u.pays, u.n, CASE WHEN u.back > u.pays THEN coalesce((coalesce((u.l).numbers, t.numbers))[u.n], t.lots_made + 1) ELSE 0 END AS number
+                        FROM (SELECT u.l, u.back, LEAST(t.debt, u.back) AS pays,
+                                     pg_catalog.cardinality((coalesce((u.l).numbers, t.numbers))) AS n
+                              FROM (SELECT u.l, LEAST(c.units, t.total_spent) AS back
+                                    FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+                  FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
+                              THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                  GREATEST(t.updated_at_us, c.us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+            updated_at_us = GREATEST(t.updated_at_us, c.us)
+        FROM c
+        WHERE t.policy = request.policy AND t.key = request.key
+        RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+        )
+        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+        FROM c LEFT JOIN back AS t ON true
+        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
+    ELSE
+        IF request.statement = 'check' THEN
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.debt - u.live), 0)::float8 AS level,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                      GREATEST(t.updated_at_us, request.now_us),
+                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+            WHERE t.policy = request.policy AND t.key = request.key
+            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
+        ELSIF request.statement = 'usage' THEN
+            SELECT s.*, o.reservations, o.reserved
+            FROM (
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.debt - u.live), 0)::float8 AS level,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us,
+                   coalesce(max(t.debt), 0)::float8 AS debt, coalesce(max(t.total_granted), 0)::float8 AS total_granted, coalesce(max(t.total_spent), 0)::float8 AS total_spent,
+                   coalesce(max(t.total_expired + coalesce((u.l).expired, 0)), 0)::float8 AS total_expired,
+                   coalesce(max((SELECT pg_catalog.json_agg(pg_catalog.json_build_object('number', w.number::text, 'left',
+                                           CASE WHEN w.n = 1::bigint THEN coalesce((u.l).units, t.units) ELSE w.has END,
+                                                                                         'end', w.end_us::text, 'priority', w.priority, 'source', w.source) ORDER BY w.n)::text
+                                 FROM ROWS FROM (pg_catalog.unnest(coalesce((u.l).numbers, t.numbers)), pg_catalog.unnest(coalesce((u.l).lefts, t.lefts)),
+                                         pg_catalog.unnest(coalesce((u.l).ends_us, t.ends_us)),
+                                                 pg_catalog.unnest(coalesce((u.l).priorities, t.priorities)), pg_catalog.unnest(coalesce((u.l).sources, t.sources)))
+                                      WITH ORDINALITY AS w (number, has, end_us, priority, source, n)) COLLATE "C"), '[]'::text)::text AS lots
+            FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                      GREATEST(t.updated_at_us, request.now_us),
+                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+            WHERE t.policy = request.policy AND t.key = request.key
+            ) AS s,
+            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'balance') AS o
+            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us, request.debt, request.total_granted, request.total_spent,
+                 request.total_expired, request.lots, request.reservations, request.reserved;
+        END IF;
+        -- The row as it stands, brought to the moment.
+        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
+    END IF;
+    IF request.granted <> 0::float8 OR request.again THEN
+        RETURN request;
+    ELSIF request.verb = 'check' THEN
+        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
+            RETURN request;
+        END IF;
+    END IF;
+    RETURN pglimit._retry(request);
+END $pglimit$;
+-- +goose StatementEnd
+
 -- Runs the request's statement.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._run(request pglimit._request) RETURNS pglimit._request
@@ -2214,6 +2516,8 @@ BEGIN
         RETURN pglimit._sliding_window_counter(request);
     ELSIF request.algorithm = 'sliding_window_log' THEN
         RETURN pglimit._sliding_window_log(request);
+    ELSIF request.algorithm = 'balance' THEN
+        RETURN pglimit._balance(request);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2268,7 +2572,7 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._retry(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    IF request.algorithm = 'leaky_bucket_queue' OR request.statement <> 'take' AND request.verb <> 'check'
+    IF request.algorithm IN ('leaky_bucket_queue', 'balance') OR request.statement <> 'take' AND request.verb <> 'check'
         OR request.verb = 'check' AND floor(request.capacity / request.units) < 1::float8 THEN
         RETURN request;
     ELSIF NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) THEN
@@ -2446,6 +2750,20 @@ BEGIN
                           WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
         FROM c
         INTO request.left_us;
+    ELSIF request.algorithm = 'balance' THEN
+        WITH c AS MATERIALIZED (
+            SELECT request.now_us AS us
+        ), extended AS (
+            UPDATE pglimit_balance AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            FROM c
+            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            RETURNING t.expires_at_us
+        )
+        SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
+                         (SELECT t.expires_at_us FROM pglimit_balance AS t
+                          WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us >= c.us + 300000000::bigint), c.us) - c.us)::bigint AS left_us
+        FROM c
+        INTO request.left_us;
     END IF;
     RETURN request.left_us > 0;
 END $pglimit$;
@@ -2506,6 +2824,9 @@ BEGIN
                 INTO request.keys;
             ELSIF request.algorithm = 'sliding_window_log' THEN
                 SELECT count(*)::bigint AS keys FROM pglimit_sliding_window_log AS t WHERE t.policy = request.policy::text AND t.key <> ''
+                INTO request.keys;
+            ELSIF request.algorithm = 'balance' THEN
+                SELECT count(*)::bigint AS keys FROM pglimit_balance AS t WHERE t.policy = request.policy::text AND t.key <> ''
                 INTO request.keys;
             END IF;
             INSERT INTO pglimit_key_count AS t (keys, max_keys, granted, taken_at_us, counted_at_us, policy, key, algorithm)
@@ -2626,7 +2947,7 @@ BEGIN
         END IF;
         RETURN (request.shadow, CASE WHEN request.shadow THEN request.units ELSE 0 END, 0, 0, retry_after_s, retry_after_s, 0, 'blocked', request.shadow)::pglimit.result;
     END IF;
-    IF request.verb IN ('charge', 'refund', 'settle') THEN
+    IF request.verb IN ('charge', 'grant', 'refund', 'settle') THEN
         allowed := true;
         granted := CASE WHEN request.granted = request.units OR request.verb = 'settle' THEN request.units ELSE GREATEST(0, request.granted) END;
     ELSE
@@ -2670,6 +2991,10 @@ BEGIN
         IF rest > 0::float8 THEN
             fits_at_us := pglimit._counter_at(request.current, request.previous, request.ends_at_us, request.window_us, request.updated_at_us, request.room, rest);
         END IF;
+    ELSIF request.algorithm = 'balance' THEN
+        IF rest > 0::float8 THEN
+            fits_at_us := CASE WHEN floor((request.room - request.level) / rest) >= 1::float8 THEN request.updated_at_us ELSE 9223372036854775807 END;
+        END IF;
     ELSE
         IF request.level > 0::float8 THEN
             empty_at_us := coalesce(request.ends_at_us, request.newest_at_us + request.period_us);
@@ -2701,7 +3026,7 @@ BEGIN
         CASE WHEN request.blocked_until_us > request.updated_at_us THEN 0
              WHEN request.units = floor(request.units) AND request.burst = floor(request.burst) THEN GREATEST(0, floor(request.burst - request.level + (request.capacity - request.burst)))
              ELSE GREATEST(0, request.burst - request.level) END,
-        CASE WHEN request.level > 1.00000000000001::float8 * request.capacity THEN request.level ELSE LEAST(request.level, request.burst) END,
+        GREATEST(0::float8, CASE WHEN request.level > 1.00000000000001::float8 * request.capacity THEN request.level ELSE LEAST(request.level, request.burst) END),
         -- retry_after_s, reset_after_s, delay_s
         CASE WHEN rest IS NULL THEN 0 ELSE retry_after_s END,
         pglimit._seconds(GREATEST(empty_at_us, request.updated_at_us, request.blocked_until_us), now_us),
@@ -3206,7 +3531,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor),
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor, overdraft => policy.overdraft),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
@@ -3214,7 +3539,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor)));
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor, overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -3273,7 +3598,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor, overdraft => policy.overdraft);
         requests[i] := request;
         IF policy.max_keys < 0 THEN
             PERFORM pglimit._admit(request, policy.max_keys); -- which refuses it
@@ -3288,8 +3613,9 @@ BEGIN
     places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
             tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
             units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
-            current, previous, newest_at_us, frees_at_us, place)
-        ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
+            current, previous, newest_at_us, frees_at_us, end_us, priority, source, debt, total_granted, total_spent, total_expired, lots, spent_lot, spent_end_us,
+            spent_priority, place)
+        ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
     FOR i IN 2 .. pg_catalog.cardinality(places) LOOP
         IF requests[places[i]].policy = requests[places[i - 1]].policy AND requests[places[i]].key = requests[places[i - 1]].key THEN
             PERFORM pglimit._refuse('keys', quote_literal(left(requests[places[i]].key, 40)), 'is there twice for policy ' || requests[places[i]].policy, 'Add up its costs.');
@@ -3361,7 +3687,7 @@ BEGIN
         END IF;
         fits[places[i]] := request.granted = 0::float8 AND floor((request.room - request.level) / request.units) >= 1::float8;
         IF possible AND NOT fits[places[i]] THEN
-            IF request.granted = 0::float8 AND request.algorithm <> 'leaky_bucket_queue' THEN
+            IF request.granted = 0::float8 AND request.algorithm NOT IN ('leaky_bucket_queue', 'balance') THEN
                 IF pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) THEN
                     PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
                     request := pglimit._again(request);
@@ -3478,7 +3804,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor, overdraft => policy.overdraft);
         IF request.algorithm = 'leaky_bucket_queue' THEN
             RAISE feature_not_supported USING HINT = 'Use pglimit.allow.', MESSAGE = 'pglimit: allow_any is not for leaky_bucket_queue: a turn comes from one queue';
         END IF;
@@ -3504,9 +3830,10 @@ BEGIN
     places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
             tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
             units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
-            current, previous, newest_at_us, frees_at_us, place)
+            current, previous, newest_at_us, frees_at_us, end_us, priority, source, debt, total_granted, total_spent, total_expired, lots, spent_lot, spent_end_us,
+            spent_priority, place)
         WHERE r.place <= last AND r.statement <> 'none' AND r.statement <> 'denied'
-        ORDER BY r.shadow, pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
+        ORDER BY r.shadow, pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
 
     -- Keys of policies that bound them. One that gets no row gives nothing.
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
@@ -3639,7 +3966,8 @@ BEGIN
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
             time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
-            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease),
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
+            overdraft => policy.overdraft),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
@@ -3647,7 +3975,8 @@ BEGIN
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
             time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
-            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease)));
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
+            overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -3675,7 +4004,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease)));
+            blocked_until => policy.blocked_until, lease => policy.lease, overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.check IS 'Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -3705,6 +4034,9 @@ BEGIN
     ELSIF algorithm = 'sliding_window_log' THEN
         RETURN pglimit._answer(pglimit._sliding_window_log(
             pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'balance' THEN
+        RETURN pglimit._answer(pglimit._balance(
+            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     END IF;
     PERFORM pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now); -- which refuses the algorithm
 END $pglimit$;
@@ -3720,7 +4052,7 @@ DECLARE
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            lease => policy.lease);
+            lease => policy.lease, overdraft => policy.overdraft);
     answer pglimit.result;
     reserved float8 := 0;
     window_ends_at timestamptz;
@@ -3737,7 +4069,7 @@ BEGIN
         END IF;
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
-            answer.level - reserved, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
+            CASE WHEN request.algorithm = 'balance' THEN coalesce(request.total_spent, 0) ELSE answer.level - reserved END, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.usage IS 'Reports what a key has spent under a policy, what is reserved and what is left.';
@@ -3765,7 +4097,7 @@ BEGIN
         END IF;
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
-            answer.level - reserved, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
+            CASE WHEN request.algorithm = 'balance' THEN coalesce(request.total_spent, 0) ELSE answer.level - reserved END, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.usage_with IS 'Reports what a key has spent, what is reserved and what is left.';
@@ -3781,14 +4113,16 @@ BEGIN
             pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease),
+            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease,
+            overdraft => policy.overdraft),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease)));
+            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease,
+            overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.charge IS 'Records cost units under a policy that were spent whatever the limit says.';
@@ -3818,11 +4152,48 @@ BEGIN
     ELSIF algorithm = 'sliding_window_log' THEN
         RETURN pglimit._answer(pglimit._sliding_window_log(
             pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'balance' THEN
+        RETURN pglimit._answer(pglimit._balance(
+            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     END IF;
     PERFORM pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.charge_with IS 'Records cost units that were spent whatever the limit says.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.grant(name text, key text, units float8, expires_at timestamptz DEFAULT NULL, priority bigint DEFAULT 0, source text DEFAULT '',
+    now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+    request pglimit._request;
+BEGIN
+    IF policy.algorithm <> 'balance' THEN
+        RAISE feature_not_supported USING MESSAGE = 'pglimit: policy ' || quote_literal(name) || ' is of ' || policy.algorithm || ', which has no grants', HINT = 'Use a policy of the algorithm balance.';
+    END IF;
+    request := pglimit._arguments('grant', policy.algorithm, name, key, cost => units, overdraft => policy.overdraft, now => now);
+    request.statement := 'grant';
+    IF (priority BETWEEN -1000 AND 1000) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('priority', priority::text, 'must be from -1000 to 1000', 'A lower one is spent first.');
+    ELSIF (octet_length(source) <= 255) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('source', quote_nullable(left(source, 40)), 'must be a text of up to 255 bytes', 'It says what the units are.');
+    ELSIF expires_at IS NOT NULL AND (expires_at > to_timestamp(request.now_us::float8 / 1000000::float8) AND expires_at < '10000-01-01+00') IS NOT TRUE THEN
+        PERFORM pglimit._refuse('expires_at', quote_literal(expires_at::text), 'must be after the clock and before the year 10000', 'Leave it out for units that do not expire.');
+    END IF;
+    request.end_us := CASE WHEN expires_at IS NULL THEN 9223372036854775807 ELSE pglimit._us(expires_at) END;
+    request.priority := priority;
+    request.source := source;
+    request := pglimit._balance(request);
+    IF request.granted < 0::float8 THEN
+        PERFORM pglimit._refuse('expires_at', quote_literal(expires_at::text), 'must be after the clock and before the year 10000', 'Leave it out for units that do not expire.');
+    ELSIF request.granted = 0::float8 THEN
+        PERFORM pglimit._refuse('units', units::text, 'need a lot, and the key has as many with units as it may have', 'Grant larger ones, or let some be spent.');
+    END IF;
+    RETURN pglimit._answer(request);
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.grant IS 'Adds prepaid units to a balance. They pay its debt, and the rest can be spent until expires_at.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.refund(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
@@ -3834,7 +4205,8 @@ BEGIN
         pglimit._arguments('refund', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease)));
+            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease,
+            overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';
@@ -3864,6 +4236,9 @@ BEGIN
     ELSIF algorithm = 'sliding_window_log' THEN
         RETURN pglimit._answer(pglimit._sliding_window_log(
             pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'balance' THEN
+        RETURN pglimit._answer(pglimit._balance(
+            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     END IF;
     PERFORM pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now); -- which refuses the algorithm
 END $pglimit$;
@@ -3881,7 +4256,7 @@ DECLARE
             shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
             time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
             count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
-            floor => floor);
+            floor => floor, overdraft => policy.overdraft);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -3972,7 +4347,7 @@ DECLARE
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, ttl_s => ttl_s,
             calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease, floor => floor);
+            lease => policy.lease, floor => floor, overdraft => policy.overdraft);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -4448,6 +4823,18 @@ BEGIN
             decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
                     THEN LEAST(pglimit_sliding_window_log.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'balance' THEN
+        INSERT INTO pglimit_balance
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, capacity)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
+               0)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_balance.blocked_until_us > GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_balance.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
+            blocked_until_us = GREATEST(pglimit_balance.blocked_until_us, GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'concurrency' THEN
         INSERT INTO pglimit_slot
                (policy, key, blocked_until_us, updated_at_us, expires_at_us)
@@ -4553,6 +4940,18 @@ BEGIN
             decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
                     THEN LEAST(pglimit_sliding_window_log.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'balance' THEN
+        INSERT INTO pglimit_balance
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, capacity)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
+               0)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_balance.blocked_until_us > GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_balance.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
+            blocked_until_us = GREATEST(pglimit_balance.blocked_until_us, GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'concurrency' THEN
         INSERT INTO pglimit_slot
                (policy, key, blocked_until_us, updated_at_us, expires_at_us)
@@ -4608,6 +5007,11 @@ BEGIN
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF request.algorithm = 'sliding_window_log' THEN
         UPDATE pglimit_sliding_window_log AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'balance' THEN
+        UPDATE pglimit_balance AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
@@ -4668,6 +5072,11 @@ BEGIN
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF request.algorithm = 'sliding_window_log' THEN
         UPDATE pglimit_sliding_window_log AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'balance' THEN
+        UPDATE pglimit_balance AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
@@ -4759,6 +5168,15 @@ BEGIN
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'balance' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'balance' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_balance AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF request.algorithm = 'concurrency' THEN
         UPDATE pglimit_slot AS t SET ids = '{}', costs = '{}', ends = '{}', held = 0, blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key;
@@ -4847,6 +5265,15 @@ BEGIN
         DELETE FROM pglimit_sliding_window_log AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'balance' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'balance' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_balance AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF request.algorithm = 'concurrency' THEN
         UPDATE pglimit_slot AS t SET ids = '{}', costs = '{}', ends = '{}', held = 0, blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key;
@@ -4892,7 +5319,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.marks = '' THEN p.max_keys ELSE -1 END, p.rest_limit)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.marks = '' THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
@@ -4963,7 +5390,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease, floor => floor),
+            lease => policy.lease, floor => floor, overdraft => policy.overdraft),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
@@ -4971,7 +5398,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease, floor => floor)));
+            lease => policy.lease, floor => floor, overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -4988,7 +5415,8 @@ BEGIN
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
             time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
-            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease),
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
+            overdraft => policy.overdraft),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
@@ -4996,7 +5424,8 @@ BEGIN
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
             time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
-            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease)));
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
+            overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -5012,7 +5441,7 @@ BEGIN
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
-            lease => policy.lease)));
+            lease => policy.lease, overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -5028,14 +5457,14 @@ BEGIN
             pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
-            count_denials => policy.count_denials, lease => policy.lease),
+            count_denials => policy.count_denials, lease => policy.lease, overdraft => policy.overdraft),
             policy.max_keys, policy.rest_limit, policy.burst)));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
-            count_denials => policy.count_denials, lease => policy.lease)));
+            count_denials => policy.count_denials, lease => policy.lease, overdraft => policy.overdraft)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent whatever the limit says, up to the burst.';
@@ -5049,7 +5478,7 @@ DECLARE
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor);
+            blocked_until => policy.blocked_until, lease => policy.lease, floor => floor, overdraft => policy.overdraft);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -5094,7 +5523,7 @@ DECLARE
             block_for_s => policy.block_for_s, shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar,
             time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
             count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
-            floor => floor);
+            floor => floor, overdraft => policy.overdraft);
     answer pglimit.result;
     ttl_us bigint := round(ttl_s * 1e6::float8);
     counted bool; -- not of what an override or a shadow lets pass
@@ -5197,11 +5626,12 @@ DECLARE
 BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
-                     'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
+                     'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance',
                      'allow', 'allow_all', 'allow_any', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage',
-                     'usage_with', 'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
-                     'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'acquire',
-                     'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with')
+                     'usage_with', 'charge', 'charge_with', 'grant', 'refund', 'refund_with', 'reserve', 'reserve_with',
+                     'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed',
+                     'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
+                     'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'reserve_up_to', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
@@ -5255,14 +5685,15 @@ BEGIN
     END LOOP;
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
-                 'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
+                 'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance',
                  'allow', 'allow_all', 'allow_any', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage',
-                 'usage_with', 'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to',
-                 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed', 'acquire',
-                 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
+                 'usage_with', 'charge', 'charge_with', 'grant', 'refund', 'refund_with', 'reserve', 'reserve_with',
+                 'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed',
+                 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
+                 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
                  '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
-                 '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
+                 '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log', '_balance') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN

@@ -57,6 +57,7 @@ type algorithm struct {
 	Family string // bucket, fixed, counter or log: whose arithmetic tells of its state
 	Ticks  bool   // the bucket can leak in whole steps
 	Queue  bool   // the bucket is a queue
+	Lots   bool   // it is balances
 
 	read *statements
 }
@@ -69,10 +70,11 @@ var algorithms = []algorithm{
 	{Table: "fixed_window", Name: "FixedWindow", Family: "fixed"},
 	{Table: "sliding_window_counter", Name: "SlidingWindowCounter", Family: "counter"},
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Family: "log"},
+	{Table: "balance", Name: "Balance", Family: "balance", Lots: true},
 }
 
-// unqueued are those of which something can be given back.
-var unqueued = slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Queue })
+// unqueued are those that have reservations.
+var unqueued = slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Queue || a.Lots })
 
 // parameter is one of a function's, as it is declared.
 type parameter struct{ Name, Type, Default string }
@@ -107,7 +109,7 @@ var (
 	which    = []parameter{{"algorithm", "text", ""}}
 
 	// kept are the arguments of _arguments that a policy has in the database.
-	kept = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "anchor", "unlimited", "count_denials", "blocked_until", "lease"}
+	kept = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "anchor", "unlimited", "count_denials", "blocked_until", "lease", "overdraft"}
 )
 
 // KnownForUs is for how long a source is known after a success.
@@ -142,7 +144,7 @@ func functions(read *statements) (all []function) {
 		"sliding_window_counter": "Requests cost units of the last period_s, which two counters approximate, all or nothing.",
 		"sliding_window_log":     "Requests cost units of the last period_s, exactly, all or nothing.",
 	}
-	for _, a := range algorithms {
+	for _, a := range slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Lots }) {
 		parameters := slices.Concat(target, limit)
 		switch {
 		case a.Ticks:
@@ -178,6 +180,9 @@ func functions(read *statements) (all []function) {
 	verb("check", "dispatch", "pglimit.result", "Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.", one, numbers)
 	verb("usage", "usage", "pglimit.usage", "Reports what a key has spent under a policy, what is reserved and what is left.", now, numbers[1:])
 	verb("charge", "dispatch", "pglimit.result", "Records cost units under a policy that were spent whatever the limit says.", one, numbers)
+	all = append(all, function{Name: "grant", Template: "grant", Algorithm: ofPolicy, Returns: "pglimit.result",
+		About:      "Adds prepaid units to a balance. They pay its debt, and the rest can be spent until expires_at.",
+		Parameters: slices.Concat(target, []parameter{{"units", "float8", ""}, {"expires_at", "timestamptz", "NULL"}, {"priority", "bigint", "0"}, {"source", "text", "''"}}, now)})
 	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", one, numbers)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside under a policy for ttl_s, all or nothing, until settle or cancel ends the reservation.",
 		slices.Concat(limit[:1], ttl, estimate, now, floor), slices.Concat(limit, burst, tick, fixed, ttl, estimate, ends, floor))
@@ -276,7 +281,7 @@ func (f function) Arguments() string {
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "anchor"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}, {Name: "lease"}, floor[0]}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "anchor"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}, {Name: "lease"}, floor[0], {Name: "overdraft"}}) {
 		switch {
 		case f.Verb() == "usage" && p.Name == "cost":
 			all = append(all, "0")

@@ -80,7 +80,7 @@ var upsert = regexp.MustCompile(`(?s)^INSERT INTO (\w+)\n +\(([^)]*)\)\nVALUES \
 // updates is such a statement as an UPDATE, and as an INSERT while there is no row. Citus
 // refuses sub-selects in the SET of a row of VALUES.
 func updates(table, columns, values, set, returning, into string) (string, error) {
-	names, list := strings.Split(columns, ", "), items(values)
+	names, list := items(columns), items(values)
 	if len(names) != len(list) {
 		return "", fmt.Errorf("%d columns of %s have %d values", len(names), table, len(list))
 	}
@@ -103,6 +103,9 @@ func (s *statements) into(query string) (string, error) {
 	answer, more := s.text[query], []string(nil)
 	if name, ok := strings.CutSuffix(query, "Usage"); ok { // the columns of Get, and these
 		answer, more = s.text[name+"Get"], []string{"reservations", "reserved"}
+		if _, inner, ok := strings.Cut(s.text[query], "\nFROM (\n"); ok {
+			answer, _, _ = strings.Cut(inner, "\n) AS s,")
+		}
 	}
 	columns, err := returned(answer)
 	columns = append(columns, more...)

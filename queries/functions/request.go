@@ -35,7 +35,10 @@ var fields = []group{
 	{About: "of buckets, of windows, of logs",
 		Names: []string{"leaked_at_us bigint", "ticket bigint", "ends_at_us bigint", "window_us bigint", "current float8", "previous float8",
 			"newest_at_us bigint", "frees_at_us bigint"},
-		Last: true},
+	},
+	{About: "of balances: the lot of a grant, and what a usage has of them",
+		Names: []string{"end_us bigint", "priority bigint", "source text", "debt float8", "total_granted float8", "total_spent float8", "total_expired float8", "lots text", "spent_lot bigint", "spent_end_us bigint", "spent_priority bigint"},
+		Last:  true},
 }
 
 // trial are the fields of the type _trial, of attempts.

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+
+	model "github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // header begins each file. It ends in an empty statement; otherwise sqlc would copy it
@@ -96,6 +98,7 @@ var algorithms = []algorithm{
 		Empty: "entries, totals, base, total, capacity, period_us, keep_us", Zero: "'{}', '{}', 0, 0, 0, 1, 1", Numbers: []number{period}},
 	{Table: "attempt", Name: "Attempt", Template: "attempts"},
 	{Table: "slot", Name: "Slot", Template: "slots"},
+	{Table: "balance", Name: "Balance", Template: "balance", Empty: "capacity", Zero: "0"},
 }
 
 // clock is the expression that reads the clock. statement_timestamp has one value for the
@@ -194,6 +197,14 @@ func (a algorithm) E() string {
 
 // Within returns a copy of a that writes expressions in a sub-select that has E as u.at.
 func (a algorithm) Within() algorithm { a.Inside = true; return a }
+
+// Lasting returns a value of the row that a Grant inserts: refused if the end of its lot is past.
+func (a algorithm) Lasting(value, refused string) string {
+	return "CASE WHEN sqlc.arg(end_us)::bigint > " + a.Now() + " THEN " + value + " ELSE " + refused + " END"
+}
+
+// MaxLots is the largest number of a balance's lots.
+func (algorithm) MaxLots() int { return model.MaxLots }
 
 // parts are those of a long log that are out of line, the oldest first.
 var parts = []string{"older", "middle", "recent"}

@@ -52,6 +52,10 @@ const Attempts = "attempt attempt attempt attempt attempt attempt attempt attemp
 const Slots = "acquire acquire acquire acquire acquire acquire acquire acquire renew renew renew release release release release" +
 	" check usage block unblock reset begin begin commit commit rollback sweep sweep"
 
+// Balances are those of a Base of that algorithm.
+const Balances = "grant grant grant grant grant grant grant grant allow allow allow allow allow allow allow allow allow upto upto upto upto once once all all all" +
+	" undo undo undo check usage usage charge refund refund block unblock reset begin begin commit commit rollback"
+
 // Simple are those of every algorithm and without an ID.
 const Simple = "allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow" +
 	" upto upto upto upto upto upto upto upto check check charge charge charge charge block block unblock unblock reset reset"
@@ -162,6 +166,12 @@ func (g *drawing) step(n int, op string) Step {
 		if s.Of = recent(g.Rand, g.reservations); s.Op == "renew" {
 			s.For = g.lasting(p)
 		}
+	case "grant":
+		s.Ends = []int64{0, 0, 1, 1 + g.Int64N(3*period(p)), period(p)}[g.IntN(5)]
+		s.Priority, s.From = []int{0, 0, 0, -1, 5}[g.IntN(5)], []string{"", "gift", "\"trial\", ü"}[g.IntN(3)]
+		if s.Units *= float64(1 + g.IntN(3)); g.IntN(4) == 0 {
+			s.Idempotency = []string{"x", "z"}[g.IntN(2)]
+		}
 	case "once":
 		s.Idempotency = []string{"x", "y"}[g.IntN(2)]
 	case "block", "unblock": // mostly a key that may be blocked
@@ -260,7 +270,7 @@ func (g *drawing) ask() (a Ask) {
 		a.Policy = a.Key % len(g.Policies)
 	}
 	a.Units = g.units(&g.Policies[a.Policy])
-	if !g.Long && g.IntN(4) == 0 && (!g.Leases || g.IntN(4) == 0) { // a floor uses no lease, and keeps logs short
+	if !g.Long && g.IntN(4) == 0 && g.Base.Algorithm != limiter.Balance && (!g.Leases || g.IntN(4) == 0) { // a floor uses no lease, and keeps logs short
 		a.Floor = []float64{0.25, 0.25, 0.5, 0.3}[g.IntN(4)]
 	}
 	return a
@@ -304,6 +314,10 @@ func (g *drawing) pools(s *Step) {
 func (g *drawing) share() Ask {
 	a := g.ask()
 	p := &g.Policies[a.Policy]
+	if p.Algorithm == limiter.Balance {
+		a.UpTo = p.BlockFor == 0 && g.IntN(4) == 0 && a.Units == math.Trunc(a.Units)
+		return a
+	}
 	a.Units = burstOf(p) * []float64{0.125, 0.125, 0.125, 0.25, 0.5}[g.IntN(5)]
 	if a.UpTo = p.BlockFor == 0 && burstOf(p) >= 1 && g.IntN(4) == 0; a.UpTo {
 		a.Units = math.Ceil(a.Units)
@@ -358,6 +372,9 @@ func (g *drawing) units(p *limiter.Policy) float64 {
 		return 1
 	case limiter.Concurrency:
 		return float64([]int{1, 1, 1, 1, 2, 3, 5}[g.IntN(7)])
+	}
+	if p.Algorithm == limiter.Balance {
+		return []float64{1, 2, 3, 5, 8, 13, 0.125, 1 + float64(g.IntN(40))/8}[g.IntN(8)]
 	}
 	burst := burstOf(p)
 	if g.Draw.Plain {

@@ -3,6 +3,7 @@ package search
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
@@ -120,7 +121,8 @@ func (e *equality) compare(s *Step, got, want verbs.Answer) error {
 	case e.subject.Sweep != nil: // it may have forgotten which units were reserved
 		u.Reservations, u.Reserved, u.Spent = v.Reservations, v.Reserved, v.Spent
 	}
-	if !e.alike(s, u.Result, v.Result) || u.Reservations != v.Reservations || !near(u.Spent, v.Spent) || !near(u.Reserved, v.Reserved) || !u.WindowEndsAt.Equal(v.WindowEndsAt) {
+	if !e.alike(s, u.Result, v.Result) || u.Reservations != v.Reservations || !near(u.Spent, v.Spent) || !near(u.Reserved, v.Reserved) || !u.WindowEndsAt.Equal(v.WindowEndsAt) ||
+		u.Granted != v.Granted || u.Expired != v.Expired || u.Debt != v.Debt || !slices.EqualFunc(u.Lots, v.Lots, sameLot) {
 		return fmt.Errorf("the usage is another than the model's: %+v, want %+v", u, v)
 	}
 	return nil
@@ -174,6 +176,12 @@ func edge(got, want limiter.Result) bool {
 	return math.Abs(got.Remaining-want.Remaining) <= 1 && near(got.Level, math.Round(got.Level))
 }
 
+func sameLot(a, b limiter.Lot) bool {
+	same := a.Expires.Equal(b.Expires)
+	a.Expires, b.Expires = time.Time{}, time.Time{}
+	return same && a == b
+}
+
 func near(a, b float64) bool { return a == b || math.Abs(a-b) <= 1e-9*max(1, math.Abs(a)) }
 
 // retry expects of a denial that a request at its RetryAfter is allowed, and one a
@@ -192,6 +200,9 @@ func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 		return nil
 	}
 	r, p := denied.PerRequest[0], &e.history.Policies[s.Policy]
+	if p.Algorithm == limiter.Balance { // when a block ends, lots may have expired
+		return nil
+	}
 	if p.Algorithm == limiter.FixedWindow && at < e.latest { // it waits for no window that began in the time to come
 		return nil
 	}

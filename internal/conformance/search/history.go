@@ -35,6 +35,8 @@ type Step struct {
 	Idempotency string
 	For         time.Duration // a reservation's, a block's, an attempt's or a slot's
 	From        string        // an attempt's
+	Ends        int64         // of a grant: how long after the step its lot ends; 0: never
+	Priority    int           // of a grant
 	Estimate    bool
 	Override    *policies.Override
 }
@@ -104,6 +106,8 @@ func (h *History) String() string {
 			fmt.Fprintf(&b, ", for %v from %q, an estimate: %v", s.For, s.From, s.Estimate)
 		case "override":
 			fmt.Fprintf(&b, ", %+v", s.Override)
+		case "grant":
+			fmt.Fprintf(&b, ", ends after %d µs, priority %d", s.Ends, s.Priority)
 		}
 		if s.Idempotency != "" {
 			fmt.Fprintf(&b, ", idempotency key %s", s.Idempotency)

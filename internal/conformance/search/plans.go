@@ -41,8 +41,12 @@ func (g *drawing) drawPlans(name string, base limiter.Policy) {
 	if g.Draw.Plain {
 		other, limits = false, []float64{8}
 	}
-	if base.Algorithm == limiter.Attempts {
+	switch base.Algorithm {
+	case limiter.Attempts:
 		g.drawAttempts(name, base)
+		return
+	case limiter.Balance:
+		g.drawBalances(name, base)
 		return
 	}
 	if base.Algorithm == limiter.Concurrency {
@@ -91,6 +95,18 @@ func (g *drawing) drawAttempts(name string, p limiter.Policy) {
 		p.Name, p.Limit, p.Burst = name, float64(1+g.IntN(3)), float64(g.IntN(4))
 		p.BlockFor, p.BlockGrowth = time.Duration(1+g.Int64N(period(&p)/4))*time.Microsecond, []float64{0, 1, 1.1, 1.7, 10}[g.IntN(5)]
 		p.BlockMax = []time.Duration{0, p.BlockFor, 3 * p.BlockFor, 2 * p.Period}[g.IntN(4)]
+		g.Policies = append(g.Policies, p)
+	}
+}
+
+// drawBalances draws one or two plans of a name.
+func (g *drawing) drawBalances(name string, p limiter.Policy) {
+	for range 1 + g.IntN(2) {
+		p.Name, p.Overdraft, p.BlockFor = name, []float64{0, 0, 2.5, 10}[g.IntN(4)], 0
+		p.Shadow = g.Shadows && g.IntN(4) == 0
+		if g.IntN(4) == 0 {
+			p.BlockFor = time.Duration(1+g.Int64N(period(&p))) * time.Microsecond
+		}
 		g.Policies = append(g.Policies, p)
 	}
 }
@@ -150,6 +166,9 @@ func period(p *limiter.Policy) int64 {
 	days := map[limiter.Calendar]int64{limiter.Day: 1, limiter.Week: 7, limiter.Month: 31, limiter.Quarter: 92, limiter.Year: 366}
 	switch p.Calendar {
 	case "":
+		if p.Algorithm == limiter.Balance {
+			return 10_000_000
+		}
 		return p.Period.Microseconds()
 	case limiter.Hour:
 		return time.Hour.Microseconds()

@@ -90,7 +90,7 @@ func Search(t *testing.T, d Draw, histories int, subject func(*History) Subject)
 
 // bound reports whether the bound judges.
 func (d *Draw) bound() bool {
-	return !d.Shadows && len(d.Zones) == 0 && around[d.Base.Algorithm] == ""
+	return !d.Shadows && len(d.Zones) == 0 && around[d.Base.Algorithm] == "" && d.Base.Algorithm != limiter.Balance
 }
 
 // ran is what a history did.

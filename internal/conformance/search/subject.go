@@ -122,6 +122,10 @@ var (
 func (x *side) do(s *Step) verbs.Answer {
 	c := verbs.Call{Op: s.Op, Request: s.request(x.policies), For: s.For, From: s.From}
 	c.IdempotencyKey, c.Estimate = s.Idempotency, s.Estimate
+	c.Lot = limiter.GrantOptions{Priority: s.Priority, Source: s.From, IdempotencyKey: s.Idempotency}
+	if s.Ends > 0 {
+		c.Lot.Expires = x.Clock.Now().Add(time.Duration(s.Ends) * time.Microsecond)
+	}
 	switch s.Op {
 	case "begin":
 		return x.begin()

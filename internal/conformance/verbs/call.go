@@ -12,7 +12,7 @@ import (
 // Call is a call of a method as a value, so that a proof can draw it, send it over anything
 // that has the methods, and count what came of it.
 type Call struct {
-	// Op names the method: allow (AllowN), upto, once (Do), check, charge, refund, undo, all,
+	// Op names the method: allow (AllowN), upto, once (Do), check, charge, grant, refund, undo, all,
 	// any, split (AllowAnySplit), reserve, reserve_up_to, settle, cancel, usage, block, unblock, reset, attempt, succeeded,
 	// failed, acquire (DoAcquire), renew or release.
 	Op string
@@ -22,6 +22,7 @@ type Call struct {
 	ID       string            // of settle, cancel, succeeded, failed, renew and release
 	For      time.Duration     // a reservation's, a block's, an attempt's or a slot's
 	From     string            // an attempt's
+	Lot      limiter.GrantOptions
 }
 
 // Answer is what a Call returned.
@@ -69,6 +70,8 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		return One(d.Check(ctx, p, key, c.Cost))
 	case "charge":
 		return One(d.Charge(ctx, p, key, c.Cost))
+	case "grant":
+		return One(d.Grant(ctx, p, key, c.Cost, c.Lot))
 	case "refund":
 		return One(d.Refund(ctx, p, key, c.Cost))
 	case "undo":

@@ -28,6 +28,7 @@ type Remote interface {
 	Usage(ctx context.Context, p limiter.Policy, key string) (limiter.Usage, error)
 
 	Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Grant(ctx context.Context, p limiter.Policy, key string, units float64, o limiter.GrantOptions) (limiter.Result, error)
 	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 
 	Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)

@@ -29,7 +29,7 @@ type queue struct {
 }
 
 // shardQueues has a queue for each algorithm and Commit.
-type shardQueues [2 * len(algorithm.Tables)]queue
+type shardQueues [2 * algorithm.Indexes]queue
 
 // queue returns the queue of op, or nil if it shares no statement. d.mu is locked.
 func (d *Dispatcher) queue(op *store.Op) *queue {

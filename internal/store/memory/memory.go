@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,7 +166,9 @@ func (m *Store) do(op *store.Op) (err error) {
 	case store.TakeAny:
 		op.Allowed, err = m.takeAny(op.Groups, op.Partial)
 	case store.Reserve:
-		op.Outcome, err = m.reserve(q, op.Admission)
+		op.Outcome, err = m.reserve(q, op.Admission, func(ttl int64) (store.Outcome, *entry, error) { return m.take(q, ttl) })
+	case store.Grant:
+		op.Outcome, err = m.grantOnce(q, op.Admission, op.Lot)
 	case store.Charge:
 		op.Outcome, err = m.charge(q)
 	case store.Refund:
@@ -231,6 +234,28 @@ func (m *Store) take(q *store.Query, ttl int64) (o store.Outcome, reserved *entr
 	})
 	o.Blocked = blocked
 	return o, reserved, err
+}
+
+// grantOnce adds a lot to a balance, unless its Admission was admitted before.
+func (m *Store) grantOnce(q *store.Query, a *store.Admission, lot *store.Granting) (store.Outcome, error) {
+	if a == nil {
+		return m.grant(q, lot)
+	}
+	return m.reserve(q, a, func(int64) (store.Outcome, *entry, error) {
+		o, err := m.grant(q, lot)
+		return o, nil, err
+	})
+}
+
+func (m *Store) grant(q *store.Query, lot *store.Granting) (store.Outcome, error) {
+	return m.with(q, true, func(e *entry, _, at int64) float64 {
+		e.rules, e.updatedAt = q.Rules, at
+		l := algorithm.Lot{Left: q.Units, Ends: lot.Ends, Priority: lot.Priority, Source: strings.Clone(lot.Source)}
+		if lot.Refused = e.state.(*algorithm.Account).Grant(at, l); lot.Refused != algorithm.Accepted {
+			return 0
+		}
+		return q.Units
+	})
 }
 
 // charge adds units up to the burst.

@@ -51,8 +51,9 @@ func newReservations(most int) reservations {
 
 func (h *record) entryKey() entryKey { return entryKey{h.Algorithm, h.Policy, h.Key} }
 
-// reserve takes what fits and stores the admission, unless it was admitted before.
-func (m *Store) reserve(q *store.Query, a *store.Admission) (store.Outcome, error) {
+// reserve takes what fits by take, whose reservation lasts for a time to live, and stores the
+// admission, unless it was admitted before.
+func (m *Store) reserve(q *store.Query, a *store.Admission, take func(ttl int64) (store.Outcome, *entry, error)) (store.Outcome, error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
 	now := clock(q.Now)
@@ -82,7 +83,7 @@ func (m *Store) reserve(q *store.Query, a *store.Admission) (store.Outcome, erro
 	if a.State == store.Open {
 		ttl = a.TTL
 	}
-	o, pinned, err := m.take(q, ttl)
+	o, pinned, err := take(ttl)
 	if err != nil || o.Granted <= 0 {
 		return o, err
 	}
@@ -126,7 +127,7 @@ func (m *Store) settle(op *store.Op) (*store.Ended, error) {
 	defer m.reservations.mu.Unlock()
 	id := op.Reservation()
 	h, now := m.reservations.byID[id], clock(op.Now)
-	if h == nil || h.State == store.Spent || h.forgetAt <= now && op.State != store.Expired {
+	if h == nil || h.State == store.Spent || h.State == store.Granted || h.forgetAt <= now && op.State != store.Expired {
 		return nil, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(id.Public()))
 	}
 	e, err := m.end(h, op.State, op.Units, now)
@@ -303,6 +304,13 @@ func (m *Store) drop(h *record, now int64) {
 func (m *Store) usage(q *store.Query) (u store.Usage, err error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
+	if q.Algorithm == algorithm.Balance {
+		u.Outcome, err = m.with(q, false, func(e *entry, _, at int64) float64 {
+			u.Account = e.state.(*algorithm.Account).At(at)
+			return 0
+		})
+		return u, err
+	}
 	if u.Outcome, err = m.get(q); err != nil {
 		return u, err
 	}

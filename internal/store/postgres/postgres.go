@@ -98,6 +98,10 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 		return p.takeAll(ctx, op)
 	case store.Reserve:
 		return p.reserve(ctx, op)
+	case store.Grant:
+		if op.Admission != nil {
+			return p.reserve(ctx, op)
+		}
 	case store.Settle:
 		return p.settle(ctx, op)
 	case store.Reset:

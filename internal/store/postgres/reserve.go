@@ -13,9 +13,11 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
-// reserving is a Reserve on its way.
+// reserving is a Reserve on its way, or a Grant that is remembered.
 type reserving struct {
 	Store
+	kind      store.Kind
+	lot       *store.Granting // of a Grant
 	query     *store.Query
 	admission *store.Admission
 	outcome   store.Outcome
@@ -34,7 +36,7 @@ type reserving struct {
 // second look: no other request meets a block of a denial that is none. In the caller's
 // transaction prepare has locked the row first.
 func (p Store) reserve(ctx context.Context, op *store.Op) error {
-	r, m := &reserving{Store: p, query: &op.Query, admission: op.Admission}, exec.Statement
+	r, m := &reserving{Store: p, kind: op.Kind, lot: op.Lot, query: &op.Query, admission: op.Admission}, exec.Statement
 	if p.routed {
 		m = exec.Transaction
 	}
@@ -102,12 +104,14 @@ func (r *reserving) attempt(ctx context.Context, m exec.Mode) (err error) {
 		r.setEdges(q, q.Now)
 		err = r.runner.Run(ctx, m, func(tx db.DBTX) (err error) {
 			defer func() { err = statement.AsLocked(ctx, q.LockWait, err) }()
-			if r.outcome, r.overdue = (store.Outcome{}), false; r.routed {
+			if r.outcome, r.overdue = (store.Outcome{}), false; r.routed && r.kind == store.Grant {
+				return errGrantOnce
+			} else if r.routed {
 				r.outcome, r.overdue, err = r.reserveRouted(ctx, tx, q, a)
 				return err
 			}
 			tx = r.at(tx, q.Key)
-			op := store.Op{Kind: store.Reserve, Query: *q, Admission: a}
+			op := store.Op{Kind: r.kind, Query: *q, Admission: a, Lot: r.lot}
 			err = statement.Call{Context: ctx, Op: &op}.Send(tx)
 			undecided := errors.Is(err, pgx.ErrNoRows)
 			if err != nil && !undecided {

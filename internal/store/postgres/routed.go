@@ -42,6 +42,9 @@ func (p Store) clockOf(ctx context.Context, tx db.DBTX, q *store.Query) (us int6
 	return get.Outcome.Now, err
 }
 
+// errGrantOnce: a Grant that is remembered would be a statement of two tables.
+var errGrantOnce = fmt.Errorf("%w: an IdempotencyKey of Grant with Config.Sharding %q", store.ErrUnsupported, store.ShardingRouter)
+
 // reserveRouted decides in a transaction. In the caller's, prepare has looked for an earlier
 // admission.
 func (p Store) reserveRouted(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {

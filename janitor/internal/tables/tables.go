@@ -73,6 +73,7 @@ var All = []Table{
 	{Name: "pglimit_fixed_window", Sweep: limits[db.FixedWindowSweepParams]((*db.Queries).FixedWindowSweep)},
 	{Name: "pglimit_sliding_window_counter", Sweep: limits[db.SlidingWindowCounterSweepParams]((*db.Queries).SlidingWindowCounterSweep)},
 	{Name: "pglimit_sliding_window_log", Sweep: limits[db.SlidingWindowLogSweepParams]((*db.Queries).SlidingWindowLogSweep)},
+	{Name: "pglimit_balance", Sweep: limits[db.BalanceSweepParams]((*db.Queries).BalanceSweep)},
 	{Name: "pglimit_attempt", Sweep: limits[db.AttemptSweepParams]((*db.Queries).AttemptSweep)},
 	{Name: "pglimit_slot", Sweep: limits[db.SlotSweepParams]((*db.Queries).SlotSweep)},
 	{Name: "pglimit_reservation", Sweep: forgotten},

@@ -17,6 +17,10 @@ func Decision(r limiter.Result) string {
 	switch {
 	case !r.Allowed && r.RetryAfter == limiter.Never && r.Reason == limiter.ReasonBlocked:
 		return "denied (blocked): the block has no end"
+	case !r.Allowed && r.RetryAfter == limiter.Never && r.Policy.Algorithm == limiter.Balance:
+		return "denied: " + Balance(r)
+	case r.Allowed && r.Policy.Algorithm == limiter.Balance:
+		return "allowed: " + Balance(r)
 	case !r.Allowed && r.RetryAfter == limiter.Never:
 		return "denied: the cost is more than the limit ever allows; the burst is " + Units(r.Burst)
 	case !r.Allowed:
@@ -25,6 +29,15 @@ func Decision(r limiter.Result) string {
 		return fmt.Sprintf("allowed: in %s, %s of %s remaining", Span(r.Delay), Units(r.Remaining), Units(r.Burst))
 	}
 	return fmt.Sprintf("allowed: %s of %s remaining, reset after %s", Units(r.Remaining), Units(r.Burst), Span(r.ResetAfter))
+}
+
+// Balance returns what a balance has left, and owes.
+func Balance(r limiter.Result) string {
+	text := Units(r.Remaining) + " remaining"
+	if r.Burst > 0 || r.Level > 0 {
+		text += fmt.Sprintf(", %s of %s owed", Units(r.Level), Units(r.Burst))
+	}
+	return text
 }
 
 // Span returns a time to wait, rounded up to what matters to people: whole seconds from a

@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/keys"
@@ -288,10 +289,7 @@ func (s *selection) match() policies.Match {
 // policy returns a policy with the names in the flags, for the verbs that need no limit. An
 // empty algorithm stays empty.
 func (s *selection) policy() (limiter.Policy, error) {
-	p := limiter.Policy{Name: s.name, Algorithm: limiter.Algorithm(s.algorithm), Limit: 1, Period: time.Minute}
-	if p.Algorithm == limiter.Attempts {
-		p.BlockFor = time.Minute
-	}
+	p := policyflags.AnyOf(s.name, limiter.Algorithm(s.algorithm))
 	checked := p
 	if s.name == "" {
 		checked.Name = "any"

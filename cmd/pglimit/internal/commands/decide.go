@@ -140,6 +140,9 @@ leaky_bucket_queue has no refund: an interrupted wait gives its place back.`,
 // moved returns the text of what Charge or Refund did.
 func moved(what string) func(limiter.Result) string {
 	return func(r limiter.Result) string {
+		if r.Policy.Algorithm == limiter.Balance {
+			return fmt.Sprintf("%s %s: %s", what, cli.Units(r.Granted), cli.Balance(r))
+		}
 		text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %s", what, cli.Units(r.Granted), cli.Units(r.Remaining), cli.Units(r.Burst), cli.Span(r.ResetAfter))
 		if r.Full {
 			text += ", full"
@@ -156,7 +159,8 @@ func newUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Show what KEY has spent in the current period, what open reservations have set
 aside, and what remains. It counts nothing. For a bucket, spent is what has not
 leaked yet. For attempts it shows the failures that count, the attempts under way and
-the wait, from places that are not known; for concurrency, the slots that are held.`,
+the wait, from places that are not known; for concurrency, the slots that are held.
+For a balance it shows what was granted, spent, has expired and is left, lot by lot.`,
 		Example: `  pglimit usage --limit 100000 --calendar month --time-zone Europe/Vienna alice
   pglimit usage --limit 100000 --calendar month alice --json | jq .remaining`,
 		Args: cobra.ExactArgs(1),
@@ -185,6 +189,9 @@ func usageText(s limiter.Usage) string {
 	if s.Result.Policy.Algorithm == limiter.Concurrency {
 		text := fmt.Sprintf("held\t%s of %s in %s\nremaining\t%s\n", cli.Units(s.Result.Level), cli.Units(s.Result.Limit), printable.Count(s.Reservations, "slot"), cli.Units(s.Result.Remaining))
 		return cli.Aligned(text)
+	}
+	if s.Result.Policy.Algorithm == limiter.Balance {
+		return cli.Aligned(balanceUsage(s))
 	}
 	text := fmt.Sprintf("spent\t%s\nreserved\t%s in %s\nremaining\t%s of %s\n", cli.Units(s.Spent), cli.Units(s.Reserved),
 		printable.Count(s.Reservations, "open reservation"), cli.Units(s.Result.Remaining), cli.Units(s.Result.Burst))

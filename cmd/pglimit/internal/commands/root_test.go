@@ -64,7 +64,7 @@ func TestCompletion(t *testing.T) {
 	for i, verb := range []string{"allow", "allow-up-to", "check", "charge", "refund", "wait", "top", "why", "find", "reset", "block", "unblock", "forget"} {
 		also := ""
 		if i >= 6 { // of keys
-			also = "attempts\nconcurrency\n"
+			also = "attempts\nconcurrency\nbalance\n"
 		}
 		code, stdout, _ := commandtest.Call(t, "__complete", verb, "--algorithm", "sliding")
 		if code != 0 || !strings.HasSuffix(stdout, "\nsliding_window_counter\nsliding_window_log\n"+also+":4\n") {

@@ -120,14 +120,17 @@ func whyText(why inspect.Why, key, where string) string {
 			line("override", overrideOfText(*p.Override))
 		}
 		deniedText(p, why, line)
-		if k := p.Now; k.Algorithm == algorithm.Attempts {
+		switch k := p.Now; {
+		case k.Algorithm == algorithm.Attempts:
 			line("known", printable.Count(int(k.KnownSources), "place")+", not counted here")
 			if k.Level != nil {
 				line("now", fmt.Sprintf("%s of %s failures, %s under way", units(k.Level), units(k.Burst), printable.Count(int(k.Reservations), "attempt")))
 			}
-		} else if k.Algorithm == algorithm.Concurrency && k.Level != nil {
+		case k.Algorithm == algorithm.Concurrency && k.Level != nil:
 			line("now", fmt.Sprintf("%s of %s held, in %s", units(k.Level), units(k.Burst), printable.Count(int(k.Reservations), "slot")))
-		} else if k.Level != nil && k.Burst != nil {
+		case k.Algorithm == algorithm.Balance && k.Level != nil:
+			line("now", fmt.Sprintf("%s owed, %s remaining; `pglimit usage` has its lots", units(k.Level), units(k.Remaining)))
+		case k.Level != nil && k.Burst != nil:
 			line("now", fmt.Sprintf("%s of %s used, %s remaining", units(k.Level), units(k.Burst), units(k.Remaining)))
 		}
 		if p.Now.BlockedUntil != nil {
@@ -188,11 +191,14 @@ func limitText(p inspect.WhyOfPolicy, at time.Time) string {
 		burst = f.Limit
 	}
 	text := ""
-	if f.Algorithm == limiter.Attempts {
+	switch f.Algorithm {
+	case limiter.Balance:
+		text = "prepaid units, and " + cli.Units(f.Overdraft) + " owed"
+	case limiter.Attempts:
 		text = fmt.Sprintf("waits from %s on, of %s to %s", printable.Count(int(f.Limit), "failure"), duration.Format(f.BlockFor), duration.Format(cmp.Or(f.BlockMax, f.Period)))
-	} else if f.Algorithm == limiter.Concurrency {
+	case limiter.Concurrency:
 		text = fmt.Sprintf("%s held at once, each for %s", cli.Units(f.Limit), duration.Format(f.Period))
-	} else {
+	default:
 		text = fmt.Sprintf("%s per %s, burst %s", cli.Units(f.Limit), perText(*f), cli.Units(burst))
 	}
 	if f.Shadow {

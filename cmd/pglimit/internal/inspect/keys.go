@@ -140,9 +140,11 @@ LEFT JOIN ` + denials + `
 ORDER BY f.number`
 }
 
-// standing is the view of all keys and, in its columns, keys of attempts and of slots: the level
-// of attempts is the failures that count for places that are not known, that of slots the units
-// held, and their burst is the policy's limit.
+// standing is the view of all keys and, in its columns:
+//   - keys of attempts: their level is the failures that count for places that are not known, and
+//     their burst is the policy's limit;
+//   - slots: their level is the units held, and their burst the limit;
+//   - balances: their level is the debt, and their burst the overdraft.
 const standing = `(SELECT * FROM pglimit_keys
 UNION ALL
 SELECT t.policy, 'attempts'::text COLLATE "C", t.key, n.level, t.limit_failures::float8, 1::float8 - n.remaining / NULLIF(t.limit_failures, 0::bigint)::float8, n.remaining,
@@ -165,7 +167,11 @@ SELECT t.policy, 'concurrency'::text COLLATE "C", t.key, n.held, t.limit_units::
 FROM pglimit_slot AS t,
      LATERAL (SELECT GREATEST(t.updated_at_us, ` + clock + `) AS at OFFSET 0) AS c,
      LATERAL (SELECT m.gone, (t.held - pglimit_slot_units(t.costs[1 : m.gone]))::float8 AS held
-              FROM (SELECT pg_catalog.width_bucket(c.at, t.ends) AS gone OFFSET 0) AS m OFFSET 0) AS n)`
+              FROM (SELECT pg_catalog.width_bucket(c.at, t.ends) AS gone OFFSET 0) AS m OFFSET 0) AS n
+UNION ALL
+SELECT b.policy, 'balance'::text COLLATE "C", b.key, b.debt, t.capacity, b.debt / NULLIF(t.capacity, 0::float8), CASE WHEN b.blocked_until IS NOT NULL THEN 0::float8 ELSE GREATEST(0::float8, b.units + t.capacity - b.debt) END,
+       b.blocked_until, b.updated_at, NULL::timestamptz, NULL::bigint, NULL::bigint, NULL::timestamptz
+FROM pglimit_balance_now AS b JOIN pglimit_balance AS t ON t.policy = b.policy AND t.key = b.key)`
 
 // known is the number of places that f's key knows.
 const known = `(SELECT count(*) FROM pglimit_attempt AS s WHERE s.policy = f.policy AND s.key = f.key AND s.known_until_us > ` + clock + `)`

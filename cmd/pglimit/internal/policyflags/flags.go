@@ -117,6 +117,30 @@ func (f *Flags) RegisterAcquire(cmd *cobra.Command) {
 	f.registerDurability(cmd)
 }
 
+// RegisterBalance adds the flags of a policy of balances.
+func (f *Flags) RegisterBalance(cmd *cobra.Command) {
+	f.Only, f.policy.Algorithm, f.flags = limiter.Balance, limiter.Balance, cmd.Flags()
+	f.registerOverdraft(cmd)
+	f.registerFrom(cmd)
+	f.registerDurability(cmd)
+}
+
+func (f *Flags) registerOverdraft(cmd *cobra.Command) {
+	cli.UnitsVar(cmd.Flags(), &f.policy.Overdraft, "overdraft", 0, "`units` that a balance may owe")
+}
+
+// AnyOf returns a valid policy of an algorithm, for verbs that do not use its numbers.
+func AnyOf(name string, a limiter.Algorithm) limiter.Policy {
+	p := limiter.Policy{Name: name, Algorithm: a, Limit: 1, Period: time.Minute}
+	switch a {
+	case limiter.Attempts:
+		p.BlockFor = time.Minute
+	case limiter.Balance:
+		p.Limit, p.Period = 0, 0
+	}
+	return p
+}
+
 // RegisterDecision adds the flags of RegisterPolicy and --cost.
 func (f *Flags) RegisterDecision(cmd *cobra.Command) {
 	f.RegisterPolicy(cmd)
@@ -233,7 +257,7 @@ func (f *Flags) Policy() (limiter.Policy, error) {
 	case f.from != "" && len(f.missing()) > 0:
 		return limiter.Policy{}, fmt.Errorf("--policy is %.80q: leave %s out for the policy of that name in the database, or add %s for one of these flags",
 			string(f.from), given, strings.Join(f.missing(), ", and "))
-	case !f.flags.Changed("limit"):
+	case !f.flags.Changed("limit") && f.policy.Algorithm != limiter.Balance:
 		return limiter.Policy{}, errors.New("--limit is missing: set the units allowed per period, or --policy")
 	}
 	f.policy.Name = cmp.Or(string(f.from), defaultName)
@@ -253,6 +277,9 @@ func (f *Flags) numbers() (given []string) {
 // missing returns the flags that a new policy needs and that were not given: --limit, and
 // --period or --calendar. --period has a default, which a new policy must not get unasked.
 func (f *Flags) missing() (flags []string) {
+	if f.policy.Algorithm == limiter.Balance {
+		return nil
+	}
 	if !f.flags.Changed("limit") {
 		flags = append(flags, "--limit")
 	}
@@ -268,6 +295,9 @@ func flagOf(f policyfile.Field) string { return strings.ReplaceAll(f.Name, "_", 
 // fromFlags returns the policy of the flags.
 func (f *Flags) fromFlags() (limiter.Policy, error) {
 	p := f.policy.Policy
+	if p.Algorithm == limiter.Balance && !f.flags.Changed("period") {
+		p.Period = 0 // it is the flag's default
+	}
 	if f.Only == "" && !f.flags.Changed("algorithm") { // another flag may imply it
 		if p.Calendar != "" || p.Aligned {
 			p.Algorithm = limiter.FixedWindow
@@ -290,7 +320,8 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	s.registerAlgorithm(cmd)
 	s.registerNumbers(cmd)
 	s.registerWaits(cmd)
-	cmd.Flags().Lookup("algorithm").Usage += ", " + string(limiter.Attempts) + ", " + string(limiter.Concurrency)
+	s.registerOverdraft(cmd)
+	cmd.Flags().Lookup("algorithm").Usage += ", " + string(limiter.Attempts) + ", " + string(limiter.Concurrency) + ", " + string(limiter.Balance)
 	cmd.Flags().Lookup("limit").Usage = "`units` allowed per period; a new policy needs it, and --period or --calendar"
 	s.registerDurability(cmd)
 	choiceVar(cmd, &s.policy.OnError, "on-error", "while the database is away: fail_closed returns an error, fail_open allows, fail_local decides in memory", limiter.FailClosed, limiter.FailOpen, limiter.FailLocal)

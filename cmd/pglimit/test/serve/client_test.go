@@ -132,6 +132,18 @@ func TestClient(t *testing.T) {
 				}
 			}
 		}
+		credits := limiter.Policy{Name: "credits", Algorithm: limiter.Balance, Overdraft: 1}
+		for _, o := range []limiter.GrantOptions{{Source: "gift", Priority: 2, Expires: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)}, {IdempotencyKey: "a"}, {IdempotencyKey: "a"}, {Priority: 1001}} {
+			one(l.Grant(c, credits, key, 5, o))
+		}
+		one(l.AllowN(c, credits, key, 7))
+		one(l.AllowN(c, credits, key, 5))
+		left, err := l.Usage(c, credits, key)
+		left.Result = cut(left.Result)
+		for i := range left.Lots {
+			left.Lots[i].Expires = left.Lots[i].Expires.UTC()
+		}
+		all = append(all, answer{left, err})
 		_, err = l.Attempt(c, code, key, limiter.AttemptOptions{TTL: time.Millisecond})
 		done(err)
 		_, err = l.Attempt(c, p, key, limiter.AttemptOptions{})

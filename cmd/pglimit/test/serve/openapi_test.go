@@ -177,6 +177,9 @@ func TestOpenAPI(t *testing.T) {
 	send(204, "POST", "/v1/release", slot)
 	send(404, "POST", "/v1/release", slot)
 	send(404, "POST", "/v1/renew", slot)
+	send(200, "POST", "/v1/grant", `{"policy":"credits","key":"f","units":5,"expires":"2100-01-01T00:00:00Z","priority":1,"source":"gift","idempotency_key":"x"}`)
+	send(200, "POST", "/v1/grant", `{"policy":"credits","key":"f","units":2}`)
+	send(200, "GET", "/v1/usage?policy=credits&key=f", "")
 
 	send(204, "POST", "/v1/block", `{"policy":"budget","key":"e","for":"1d"}`)
 	if text := send(200, "POST", "/v1/allow", `{"policy":"budget","key":"e"}`); !strings.Contains(text, `"reason":"blocked"`) {

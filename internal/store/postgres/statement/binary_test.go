@@ -79,9 +79,12 @@ func (r drawn) columns(p *statement, policy, key string) (values []any) {
 		case pgtype.BoolOID:
 			values = append(values, r.IntN(2) == 0)
 		case pgtype.TextOID:
-			if c.name == "Policy" {
+			switch c.name {
+			case "Policy":
 				values = append(values, policy)
-			} else {
+			case "Lots":
+				values = append(values, `[{"number": "9007199254740993", "left": 0.1, "end": "9223372036854775807", "priority": -1, "source": "é"}]`)
+			default:
 				values = append(values, key)
 			}
 		}
@@ -153,6 +156,7 @@ func TestBinaryAsSqlc(t *testing.T) {
 					rows = [][]any{r.columns(of, q.Policy, q.Key)}
 					op := store.Op{Kind: store.Kind(kind), Query: *q, ForUs: r.time(), DeniedAt: r.time(), ID: "id", State: store.Settled}
 					op.Units, op.Grant.At, op.Grant.EndsAt = r.float(), r.time(), r.time()
+					op.Lot = &store.Granting{Ends: r.time(), Priority: r.Int64N(9) - 4, Source: "é"}
 					op.Admission = &store.Admission{ID: "id", State: store.Open, Limit: r.float(), TTL: r.time(), Remember: r.time(), Idempotency: strings.Repeat("i", round%2)}
 					got, want := op, op
 					err, wanted := Call{t.Context(), &got}.Send(direct), Call{t.Context(), &want}.Send(through)

@@ -22,7 +22,7 @@ import (
 var Queries = db.New()
 
 // Table has the statements of one algorithm. A LeakyBucketQueue has no Refund, Undo or
-// Settle.
+// Settle, a Balance no Settle, and it alone a Grant.
 type Table struct {
 	view  viewer
 	state func(*fields) algorithm.State
@@ -32,6 +32,7 @@ type Table struct {
 	marked                    [store.Charge + 1]lazy // instead, of a query with marks
 	takeMany, takeAll, locked lazy
 	adjust, deletes           lazy // parts of a Settle and a Reset for a router of shards
+	grantOnce                 lazy // instead of a Grant, with an Admission
 }
 
 // What some statements mean by a name.
@@ -154,6 +155,19 @@ var tables = map[algorithm.Name]func() *Table{
 			},
 		}
 	}),
+	algorithm.Balance: sync.OnceValue(func() *Table {
+		return &Table{
+			view: accountView, state: accountState,
+			takeMany: many(Queries.BalanceTakeMany), takeAll: many(Queries.BalanceTakeAll), locked: many(Queries.BalanceLocked, ofEach),
+			deletes: deletes(Queries.BalanceDelete), grantOnce: one(Queries.BalanceGrantOnce),
+			kinds: [store.Leave + 1]lazy{
+				store.Take: one(Queries.BalanceTake), store.Reserve: one(Queries.BalanceReserve), store.Charge: one(Queries.BalanceCharge, charged),
+				store.Grant: one(Queries.BalanceGrant), store.Refund: one(Queries.BalanceRefund), store.Undo: one(Queries.BalanceUndo),
+				store.Get: one(Queries.BalanceGet), store.GetUsage: one(Queries.BalanceUsage),
+				store.Block: none(Queries.BalanceBlock), store.Unblock: none(Queries.BalanceUnblock, unblocked), store.Reset: deletes(Queries.BalanceReset),
+			},
+		}
+	}),
 }
 
 // Call is an Op for one key that is sent with a context.
@@ -173,6 +187,9 @@ const otherPeriod = -2
 func (c Call) Send(tx db.DBTX) error {
 	op, q, t := c.Op, &c.Op.Query, Of(c.Op.Algorithm)
 	s := t.kinds[op.Kind]
+	if op.Kind == store.Grant && op.Admission != nil {
+		s = t.grantOnce
+	}
 	calendar := q.Calendar != nil && (op.Kind == store.Take || op.Kind == store.Charge)
 	if calendar {
 		s = t.calendar[op.Kind]
@@ -201,13 +218,22 @@ func (c Call) Send(tx db.DBTX) error {
 	case store.Get, store.GetUsage:
 		op.Outcome = f.continued(q, t.state(f))
 		op.Usage = store.Usage{Outcome: op.Outcome, Reservations: int(f.reservations), Reserved: f.reserved}
+		if q.Algorithm == algorithm.Balance && op.Kind == store.GetUsage {
+			op.Usage.Account, err = f.account()
+		}
+	case store.Grant:
+		op.Lot.Refused, f.granted = f.refused(), max(0, f.granted)
+		op.Outcome = f.outcome(t.view(&w.views, 1, f, q))
+		if q.Now != nil {
+			op.Outcome.Now = *q.Now
+		}
 	default:
 		op.Outcome = f.outcome(t.view(&w.views, 1, f, q))
 		if q.Now != nil {
 			op.Outcome.Now = *q.Now
 		}
 	}
-	return nil
+	return err
 }
 
 // Adjust does what a Settle does to the key's row, by the op's Ended, whose reservation the
@@ -246,6 +272,8 @@ func Keys(ctx context.Context, tx db.DBTX, a algorithm.Name, policy string) (int
 		return Queries.SlidingWindowCounterKeys(ctx, tx, policy)
 	case algorithm.SlidingWindowLog:
 		return Queries.SlidingWindowLogKeys(ctx, tx, policy)
+	case algorithm.Balance:
+		return Queries.BalanceKeys(ctx, tx, policy)
 	}
 	return Queries.TokenBucketKeys(ctx, tx, policy)
 }
@@ -309,7 +337,7 @@ func allDecided(rows []*store.Row) error {
 
 // all returns the statements.
 func (t *Table) all() (all []*statement) {
-	for _, s := range slices.Concat(t.kinds[:], t.calendar[:], t.marked[:], []lazy{t.takeMany, t.takeAll, t.locked, t.adjust, t.deletes}) {
+	for _, s := range slices.Concat(t.kinds[:], t.calendar[:], t.marked[:], []lazy{t.takeMany, t.takeAll, t.locked, t.adjust, t.deletes, t.grantOnce}) {
 		if s != nil {
 			all = append(all, s())
 		}

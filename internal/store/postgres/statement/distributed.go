@@ -11,7 +11,7 @@ import (
 
 func init() {
 	exec.DistributeTexts(func(tell func(string, reflect.Type)) {
-		for _, a := range algorithm.Tables {
+		for _, a := range append(algorithm.Tables[:], algorithm.Balance) {
 			for _, s := range Of(a).all() {
 				tell(s.text, s.row)
 			}

@@ -63,7 +63,7 @@ func (w *wire) free() {
 	clear(w.values)
 	clear(w.indexes)
 	*w = wire{buf: w.buf, ends: w.ends, values: w.values, indexes: w.indexes,
-		fields: fields{policy: w.fields.policy, key: w.fields.key, state: w.fields.state}}
+		fields: fields{policy: w.fields.policy, key: w.fields.key, state: w.fields.state, lots: w.fields.lots}}
 	wires.Put(w)
 }
 
@@ -200,6 +200,15 @@ var params = sync.OnceValue(func() names {
 		// of marks
 		"Marks":    marks,
 		"WindowUs": integer(func(w *wire) int64 { return w.query.Period }),
+
+		"SpentLot":      integer(func(w *wire) int64 { return int64(w.op.Grant.Lot) }),
+		"SpentEndUs":    integer(func(w *wire) int64 { return w.op.Grant.EndsAt }),
+		"SpentPriority": integer(func(w *wire) int64 { return int64(w.op.Grant.Priority) }),
+
+		// of a Grant
+		"EndUs":    integer(func(w *wire) int64 { return w.op.Lot.Ends }),
+		"Priority": integer(func(w *wire) int64 { return w.op.Lot.Priority }),
+		"Source":   text(func(w *wire) string { return w.op.Lot.Source }),
 
 		// of many keys
 		"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),

@@ -15,7 +15,7 @@ import (
 
 // fields is one row of any statement. Each has only some of them.
 type fields struct {
-	policy, key, state                                []byte // valid until the next row is read
+	policy, key, state, lots                          []byte // valid until the next row is read
 	granted, level, current, previous                 float64
 	leakedAt, ticket, period, endsAt, newest, freesAt int64
 	now, updatedAt, blockedUntil                      int64
@@ -26,6 +26,9 @@ type fields struct {
 	burst, capacity, leak                float64
 	tick, expiresAt, settledAt, windowOf int64
 	changes, freed                       bool
+
+	debt, totalGranted, totalSpent, totalExpired float64
+	spent                                        algorithm.Spent
 }
 
 // column is one column of a statement, in both forms in which it is read. read reports
@@ -61,6 +64,18 @@ var columns = sync.OnceValue(func() map[string]column {
 		// of a Usage
 		"Reservations": integerColumn(func(f *fields) *int64 { return &f.reservations }),
 		"Reserved":     floatColumn(func(f *fields) *float64 { return &f.reserved }),
+
+		// of a balance
+		"SpentLot":      integerColumn(func(f *fields) *int64 { return &f.spent.Lot }),
+		"SpentEndUs":    integerColumn(func(f *fields) *int64 { return &f.spent.Ends }),
+		"SpentPriority": integerColumn(func(f *fields) *int64 { return &f.spent.Priority }),
+
+		// of a balance's Usage
+		"Debt":         floatColumn(func(f *fields) *float64 { return &f.debt }),
+		"TotalGranted": floatColumn(func(f *fields) *float64 { return &f.totalGranted }),
+		"TotalSpent":   floatColumn(func(f *fields) *float64 { return &f.totalSpent }),
+		"TotalExpired": floatColumn(func(f *fields) *float64 { return &f.totalExpired }),
+		"Lots":         textColumn(func(f *fields) *[]byte { return &f.lots }),
 
 		// of a Settle
 		"State":       textColumn(func(f *fields) *[]byte { return &f.state }),
@@ -146,6 +161,7 @@ type views struct {
 	windows  []algorithm.Window
 	counters []algorithm.Counter
 	logs     []algorithm.LogView
+	accounts []algorithm.AccountView
 }
 
 // together is the largest number of views in one allocation. A denial that is remembered

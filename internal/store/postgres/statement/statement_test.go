@@ -50,7 +50,7 @@ func sends[P, R any](ctx context.Context, tx db.DBTX, _ P) (row R, err error) {
 var verbs = [...]string{
 	store.Take: "Take", store.Reserve: "Reserve", store.Charge: "Charge", store.Refund: "Refund", store.Undo: "Undo", store.Settle: "Settle",
 	store.Get: "Get", store.GetUsage: "Usage", store.Block: "Block", store.Unblock: "Unblock", store.Reset: "Reset", store.Leave: "Leave",
-	store.Present: "Present", store.Insert: "Insert",
+	store.Present: "Present", store.Insert: "Insert", store.Grant: "Grant",
 }
 
 // TestStatementsOfTable: each algorithm sends its own statements, and each verb its own.

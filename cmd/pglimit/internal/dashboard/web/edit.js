@@ -7,7 +7,7 @@ import { algorithm, algorithms, clock, keyText, number } from "./format.js";
 
 // The fields of a policy: name, label, and a kind or the values to choose from.
 const policyFields = [
-  ["algorithm", "Algorithm", [...algorithms, "attempts", "concurrency"].map((a) => [a, algorithm(a)])],
+  ["algorithm", "Algorithm", [...algorithms, "attempts", "concurrency", "balance"].map((a) => [a, algorithm(a)])],
   ["limit", "Limit, in units", "number"],
   ["period", "Per period, such as 1m"],
   ["calendar", "Or per calendar", [["", "–"], ["hour", "hour"], ["day", "day"], ["week", "week"], ["month", "month"], ["quarter", "quarter"], ["year", "year"]]],
@@ -20,6 +20,7 @@ const policyFields = [
   ["block_max", "Attempts: longest wait (empty: the period)"],
   ["on_error", "Without the database", [["", "return the error"], ["fail_open", "let pass"], ["fail_local", "decide in memory"]]],
   ["local_share", "Its share of the limit in memory", "number"],
+  ["overdraft", "Balances: units that may be owed", "number"],
   ["lease", "Lease: share of the burst in memory", "number"],
   ["max_keys", "Keys that have a row, at most", "number"],
   ["rest_limit", "Limit of all other keys together (empty: deny them)", "number"],

@@ -2,7 +2,7 @@
 // gateways.
 //
 //   - handler.go: from a request to its route, and back to the log
-//   - decide.go, many.go, reserve.go, attempt.go, slot.go, keys.go: the routes below /v1
+//   - decide.go, many.go, reserve.go, attempt.go, slot.go, grant.go, keys.go: the routes below /v1
 //   - check.go: /check/{policy}, for gateways
 //   - answer.go, problem.go: bodies of answers and errors
 //   - openapi.yaml: the description that is served
@@ -107,6 +107,7 @@ var routes = map[string]route{
 	"/v1/acquire":       {http.MethodPost, auth.Spend, (*Handler).acquire},
 	"/v1/renew":         {http.MethodPost, auth.Spend, (*Handler).renew},
 	"/v1/release":       {http.MethodPost, auth.Spend, (*Handler).release},
+	"/v1/grant":         {http.MethodPost, auth.Operate, (*Handler).grant},
 	"/v1/block":         {http.MethodPost, auth.Operate, (*Handler).block},
 	"/v1/unblock":       {http.MethodPost, auth.Operate, change((*limiter.Limiter).Unblock)},
 	"/v1/reset":         {http.MethodPost, auth.Operate, change((*limiter.Limiter).Reset)},

@@ -1,0 +1,44 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/testworld"
+)
+
+// TestCommandBalances: units that were granted are spent, refunded, shown and forgotten, and a
+// grant counts once.
+func TestCommandBalances(t *testing.T) {
+	t.Parallel()
+	database := testworld.NewDatabase(t)
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		got, stdout, stderr := testworld.Pglimit(t, database, args...)
+		if got != code || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%s: exit code %d: %s%s; want %d and %s", args, got, stdout, stderr, code, want)
+		}
+	}
+	run(0, "credits", "policy", "set", "credits", "--algorithm", "balance", "--overdraft", "5")
+	run(2, "Overdraft", "policy", "set", "rate", "--limit", "5", "--period", "1h", "--overdraft", "5")
+	run(0, "granted 100: 105 remaining", "grant", "--policy", "credits", "acme", "100", "--once", "a", "--source", "invoice 1")
+	run(0, "as before", "grant", "--policy", "credits", "acme", "100", "--once", "a")
+	run(0, "granted 20", "grant", "--policy", "credits", "acme", "20", "--expires", "30d", "--priority", "-1")
+	run(0, "95 remaining", "allow", "--policy", "credits", "--cost", "30", "acme")
+	run(1, "denied", "allow", "--policy", "credits", "--cost", "96", "acme")
+	run(0, "5 of 5 owed", "charge", "--policy", "credits", "--cost", "95", "acme")
+	run(0, "gave back 95", "refund", "--policy", "credits", "--cost", "95", "acme")
+	run(0, `lot 3      90`, "usage", "--policy", "credits", "acme")
+	run(0, `"granted": 120,`, "usage", "--policy", "credits", "acme", "--json")
+	run(0, "credits, balance", "why", "acme")
+	run(0, "credits  balance", "find", "acme")
+	run(2, "use a number", "grant", "--policy", "credits", "acme", "many")
+	run(2, "Priority", "grant", "--policy", "credits", "acme", "1", "--priority", "9999")
+	run(2, "unsupported", "reserve", "--policy", "credits", "acme")
+	run(0, "granted 5", "grant", "bob", "5") // by flags
+	run(0, "", "block", "--policy", "credits", "acme", "1h")
+	run(1, "blocked", "allow", "--policy", "credits", "acme")
+	run(0, "", "unblock", "--policy", "credits", "acme")
+	run(0, "", "forget", "acme", "--yes")
+	run(1, "denied", "allow", "--policy", "credits", "--cost", "6", "acme")
+}

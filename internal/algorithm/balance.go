@@ -1,0 +1,238 @@
+package algorithm
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// MaxLots is the largest number of lots that a balance has at once.
+const MaxLots = 100
+
+// Lot is what is left of units that were granted together.
+type Lot struct {
+	Number   int64 // of the key's grants, from 1
+	Left     float64
+	Ends     int64 // from then on it cannot be spent; Never: it does not expire
+	Priority int64 // lower is spent first
+	Source   string
+}
+
+// Account is the prepaid units of a Balance. Lots are in the order in which they are spent: by
+// Priority, Ends and Number. Granted and Debt are what there was in all, and so are Spent, Expired
+// and what is left.
+type Account struct {
+	State                   // of which it has no Settle
+	Lots                    []Lot
+	Debt                    float64 // spent without units
+	Granted, Spent, Expired float64
+	Made                    int64 // the number of the last lot
+	From                    Spent // of the last decision
+}
+
+// Spent is the first lot that a decision spent from. Its Lot is 0 if it made a debt alone.
+type Spent struct{ Lot, Ends, Priority int64 }
+
+// left returns the sum of what lots have: that of those after the first, and then the first.
+func left(lots []Lot) float64 {
+	if len(lots) == 0 {
+		return 0
+	}
+	later := 0.0
+	for _, l := range lots[1:] {
+		later += l.Left
+	}
+	return lots[0].Left + later
+}
+
+// live returns the lots that have not expired, and what the others have.
+func (b *Account) live(at int64) (lots []Lot, expired float64) {
+	if !slices.ContainsFunc(b.Lots, func(l Lot) bool { return l.Ends <= at }) {
+		return b.Lots, 0
+	}
+	for _, l := range b.Lots {
+		if l.Ends > at {
+			lots = append(lots, l)
+		} else {
+			expired += l.Left
+		}
+	}
+	return lots, expired
+}
+
+// expire drops lots that have expired.
+func (b *Account) expire(at int64) {
+	lots, expired := b.live(at)
+	b.Lots, b.Expired = lots, b.Expired+expired
+}
+
+// At returns the balance at a time, as a copy.
+func (b *Account) At(at int64) *Account {
+	c := b.Clone().(*Account)
+	c.expire(at)
+	return c
+}
+
+// Used returns the debt less the units left: it is negative while there are any.
+func (b *Account) Used(_ *Rules, _, at int64) float64 {
+	lots, _ := b.live(at)
+	return b.Debt - left(lots)
+}
+
+func (b *Account) Advance(_ *Rules, _, at int64) { b.expire(at) }
+
+func (b *Account) Deny(_ *Rules, _, at int64) { b.expire(at) }
+
+// Put spends units, which the debt may grow by.
+func (b *Account) Put(_ int64, units float64) {
+	b.From = Spent{}
+	if len(b.Lots) > 0 {
+		b.From = Spent{b.Lots[0].Number, b.Lots[0].Ends, b.Lots[0].Priority}
+	}
+	b.Spent += units
+	all := left(b.Lots)
+	b.Debt += max(0, units-all)
+	if units >= all {
+		b.Lots = nil
+		return
+	}
+	before, kept := 0.0, make([]Lot, 0, len(b.Lots))
+	for _, l := range b.Lots {
+		rest := l.Left - max(0, min(l.Left, units-before))
+		before += l.Left
+		if l.Left = rest; rest > 0 {
+			kept = append(kept, l)
+		}
+	}
+	b.Lots = kept
+}
+
+// Charge spends all units, whatever the overdraft.
+func (b *Account) Charge(_ *Rules, _, at int64, units float64) float64 {
+	b.expire(at)
+	b.Put(at, units)
+	return units
+}
+
+// Refusal is why a Grant changed nothing.
+type Refusal uint8
+
+// The values of Refusal.
+const (
+	Accepted    Refusal = iota
+	LotIsOver           // its end is past
+	TooManyLots         // there are MaxLots
+)
+
+// Grant pays the debt, and makes a lot of the rest of its Left.
+func (b *Account) Grant(at int64, l Lot) Refusal {
+	b.expire(at)
+	units, pays := l.Left, min(b.Debt, l.Left)
+	switch l.Left = units - pays; {
+	case l.Ends <= at:
+		return LotIsOver
+	case l.Left > 0 && len(b.Lots) >= MaxLots:
+		return TooManyLots
+	}
+	b.Debt, b.Granted, b.Made = b.Debt-pays, b.Granted+units, b.Made+1
+	if l.Number = b.Made; l.Left > 0 {
+		b.add(l)
+	}
+	return Accepted
+}
+
+func (b *Account) add(l Lot) {
+	b.Lots = append(slices.Clone(b.Lots), l)
+	slices.SortFunc(b.Lots, func(a, b Lot) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Ends, b.Ends), cmp.Compare(a.Number, b.Number))
+	})
+}
+
+// Refund gives back up to the units spent: to the debt, then to the lot that is spent last. If
+// there is no lot it makes one that does not expire.
+func (b *Account) Refund(_ *Rules, _, at int64, units float64) float64 {
+	b.expire(at)
+	return b.give(units, len(b.Lots)-1, Lot{Number: b.Made + 1, Ends: Never, Source: "refund"})
+}
+
+// Undo gives back to the debt, then to the lot that was spent from first, which it makes again
+// if that was used up. If that has expired, nothing goes back.
+func (b *Account) Undo(_ *Rules, _, at int64, g Grant, _ *Rules, units float64) float64 {
+	b.expire(at)
+	switch {
+	case g.Lot == 0:
+		return b.give(units, len(b.Lots)-1, Lot{Number: b.Made + 1, Ends: Never, Source: "undo"})
+	case g.EndsAt <= at:
+		return 0
+	}
+	i := slices.IndexFunc(b.Lots, func(l Lot) bool { return l.Number == int64(g.Lot) })
+	return b.give(units, i, Lot{Number: int64(g.Lot), Ends: g.EndsAt, Priority: int64(g.Priority), Source: "undo"})
+}
+
+// give gives back to the debt, then to the i-th lot. If i is negative it makes the lot l.
+func (b *Account) give(units float64, i int, l Lot) float64 {
+	back := min(units, b.Spent)
+	pays := min(b.Debt, back)
+	b.Spent, b.Debt = b.Spent-back, b.Debt-pays
+	switch l.Left = back - pays; {
+	case l.Left == 0:
+	case i >= 0:
+		b.Lots = slices.Clone(b.Lots)
+		b.Lots[i].Left += l.Left
+	default:
+		b.Made = max(b.Made, l.Number)
+		b.add(l)
+	}
+	return back
+}
+
+// Counts reports whether the units were spent before a time.
+func (b *Account) Counts(_ *Rules, at int64, g Grant, _ *Rules, _ float64) bool { return at >= g.At }
+
+// IdleAt returns the time from which nothing is known of the key. What was granted and spent
+// is kept.
+func (b *Account) IdleAt(*Rules) int64 {
+	if b.Granted == 0 && b.Spent == 0 {
+		return 0
+	}
+	return math.MaxInt64
+}
+
+func (b *Account) Clone() State {
+	c := *b
+	c.Lots = slices.Clone(b.Lots)
+	return &c
+}
+
+func (b *Account) Seen(_ *Rules, _, at int64, _, _ float64) View {
+	return AccountView{b.Used(nil, at, at), b.From}
+}
+
+// AccountView is the debt less the units left, and what the last decision spent from.
+type AccountView struct {
+	Units float64
+	From  Spent
+}
+
+func (v AccountView) Level(*Rules, int64) float64 { return v.Units }
+
+// FitsAt returns Never for what does not fit: no time is known at which units are granted.
+func (v AccountView) FitsAt(_ *Rules, at int64, room, need float64) int64 {
+	if Fit(room, v.Units, need) >= 1 {
+		return at
+	}
+	return Never
+}
+
+func (v AccountView) EmptyAt(_ *Rules, at int64) int64 { return at }
+
+func (v AccountView) Less(units float64) View {
+	v.Units -= units
+	return v
+}
+
+func (v AccountView) Counted(at int64) Grant {
+	return Grant{At: at, EndsAt: v.From.Ends, Lot: int32(v.From.Lot), Priority: int16(v.From.Priority)}
+}
+
+func (v AccountView) Part(*Rules, float64) State { return &Account{} }

@@ -1,0 +1,119 @@
+-- Prepaid units: a row for each policy and key, with what is left of its grants. Times and the
+-- order of the columns are as in the tables of the other algorithms.
+--
+-- A lot is the units of one grant. The arrays have the lots with units, in the order in which they
+-- are spent: by priority, end and number. A usual decision spends from the first lot alone, so what
+-- that has is in units; its element of lefts is older. In every row
+--   total_granted + debt = units + later + total_spent + total_expired
+-- but for the rounding of fractions. A lot that has expired counts until a statement sees it.
+
+-- +goose Up
+CREATE TABLE pglimit_balance (
+    units            float8 NOT NULL DEFAULT 0,  -- what the first lot has
+    later            float8 NOT NULL DEFAULT 0,  -- what the other lots have
+    debt             float8 NOT NULL DEFAULT 0,  -- spent without units; a grant pays it first
+    total_granted    float8 NOT NULL DEFAULT 0,
+    total_spent      float8 NOT NULL DEFAULT 0,
+    total_expired    float8 NOT NULL DEFAULT 0,
+    capacity         float8 NOT NULL,            -- the policy's overdraft, as of the last decision
+    next_end_us      bigint NOT NULL DEFAULT 9223372036854775807,  -- the first end of a lot
+    lots_made        bigint NOT NULL DEFAULT 0,  -- the number of the last lot
+    block_for_us     bigint NOT NULL DEFAULT 0,  -- the policy's, as of the last decision
+    spent_lot        bigint NOT NULL DEFAULT 0,  -- the last decision: the first lot that it spent from, or 0
+    spent_end_us     bigint NOT NULL DEFAULT 0,
+    spent_priority   bigint NOT NULL DEFAULT 0,
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
+    expires_at_us    bigint NOT NULL,
+    requested        float8 NOT NULL DEFAULT 0,  -- the last decision: the number of requests
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    numbers          bigint[] NOT NULL DEFAULT '{}',
+    lefts            float8[] NOT NULL DEFAULT '{}',
+    ends_us          bigint[] NOT NULL DEFAULT '{}',  -- 9223372036854775807: it does not expire
+    priorities       bigint[] NOT NULL DEFAULT '{}',
+    sources          text[] NOT NULL DEFAULT '{}',    -- what was bought
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_balance_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_balance_expires ON pglimit_balance (expires_at_us);
+ALTER TABLE pglimit_balance SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
+
+-- What the functions of lots take and give.
+CREATE TYPE pglimit_lots AS (
+    units       float8,
+    later       float8,
+    next_end_us bigint,
+    expired     float8,  -- given: what lots had that were dropped because they had expired
+    numbers     bigint[],
+    lefts       float8[],
+    ends_us     bigint[],
+    priorities  bigint[],
+    sources     text[]
+);
+
+-- pglimit_lots_spend drops the lots that have expired at a time and spends from the others. Sums
+-- are of the lots in their order, so that the library computes the same bits.
+-- +goose StatementBegin
+CREATE FUNCTION pglimit_lots_spend(l pglimit_lots, at bigint, spend float8) RETURNS pglimit_lots
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+WITH each AS (
+    SELECT u.n, u.number, CASE WHEN u.n = 1::bigint THEN ($1).units ELSE u.has END AS has, u.end_us, u.priority, u.source
+    FROM ROWS FROM (pg_catalog.unnest(($1).numbers), pg_catalog.unnest(($1).lefts), pg_catalog.unnest(($1).ends_us), pg_catalog.unnest(($1).priorities), pg_catalog.unnest(($1).sources))
+         WITH ORDINALITY AS u (number, has, end_us, priority, source, n)
+), live AS (
+    SELECT e.n, e.number, e.has, e.end_us, e.priority, e.source,
+           coalesce(sum(e.has) OVER (ORDER BY e.n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0::float8) AS before
+    FROM each AS e WHERE e.end_us > $2
+), spent AS (
+    SELECT v.n, v.number, v.has - GREATEST(0::float8, LEAST(v.has, $3 - v.before)) AS has, v.end_us, v.priority, v.source FROM live AS v
+), kept AS (
+    SELECT s.n, s.number, s.has, s.end_us, s.priority, s.source, row_number() OVER (ORDER BY s.n) AS place
+    FROM spent AS s WHERE s.has > 0::float8 AND ($3 = 0::float8 OR $3 < ($1).units + ($1).later)
+)
+SELECT ROW(coalesce(sum(k.has) FILTER (WHERE k.place = 1::bigint), 0::float8), coalesce(sum(k.has ORDER BY k.n) FILTER (WHERE k.place > 1::bigint), 0::float8),
+           coalesce(min(k.end_us), 9223372036854775807), (SELECT coalesce(sum(e.has ORDER BY e.n), 0::float8) FROM each AS e WHERE e.end_us <= $2),
+           coalesce(pg_catalog.array_agg(k.number ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.has ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.end_us ORDER BY k.n), '{}'),
+           coalesce(pg_catalog.array_agg(k.priority ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.source ORDER BY k.n), '{}'))::pglimit_lots
+FROM kept AS k $$;
+-- +goose StatementEnd
+
+-- pglimit_lots_add adds units to the lot of a number, or that lot in its place.
+-- +goose StatementBegin
+CREATE FUNCTION pglimit_lots_add(l pglimit_lots, number bigint, units float8, end_us bigint, priority bigint, source text) RETURNS pglimit_lots
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+WITH each AS (
+    SELECT u.number, CASE WHEN u.n = 1::bigint THEN ($1).units ELSE u.has END AS has, u.end_us, u.priority, u.source
+    FROM ROWS FROM (pg_catalog.unnest(($1).numbers), pg_catalog.unnest(($1).lefts), pg_catalog.unnest(($1).ends_us), pg_catalog.unnest(($1).priorities), pg_catalog.unnest(($1).sources))
+         WITH ORDINALITY AS u (number, has, end_us, priority, source, n)
+    UNION ALL SELECT $2, $3, $4, $5, $6
+), placed AS (
+    SELECT e.number, sum(e.has) AS has, e.end_us, e.priority, e.source, row_number() OVER (ORDER BY e.priority, e.end_us, e.number) AS place
+    FROM each AS e GROUP BY e.number, e.end_us, e.priority, e.source
+)
+SELECT ROW(sum(k.has) FILTER (WHERE k.place = 1::bigint), coalesce(sum(k.has ORDER BY k.place) FILTER (WHERE k.place > 1::bigint), 0::float8),
+           min(k.end_us), ($1).expired,
+           pg_catalog.array_agg(k.number ORDER BY k.place), pg_catalog.array_agg(k.has ORDER BY k.place), pg_catalog.array_agg(k.end_us ORDER BY k.place),
+           pg_catalog.array_agg(k.priority ORDER BY k.place), pg_catalog.array_agg(k.source ORDER BY k.place))::pglimit_lots
+FROM placed AS k $$;
+-- +goose StatementEnd
+
+CREATE VIEW pglimit_balance_now AS
+SELECT t.policy, t.key, l.units + l.later AS units, t.debt, pg_catalog.cardinality(l.numbers) AS lots,
+       CASE WHEN l.next_end_us < 9223372036854775807 THEN to_timestamp(l.next_end_us::float8 / 1000000::float8) END AS next_end_at,
+       t.total_granted AS granted, t.total_spent AS spent, t.total_expired + l.expired AS expired,
+       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
+       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until
+FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c, pglimit_balance AS t,
+     LATERAL pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots, GREATEST(t.updated_at_us, c.us), 0::float8) AS l;
+
+-- +goose Down
+DROP VIEW pglimit_balance_now;
+DROP FUNCTION pglimit_lots_add(pglimit_lots, bigint, float8, bigint, bigint, text);
+DROP FUNCTION pglimit_lots_spend(pglimit_lots, bigint, float8);
+DROP TYPE pglimit_lots;
+DROP TABLE pglimit_balance;
