@@ -236,3 +236,27 @@ func replay(c *call, before *store.Reservation, source Source) (Result, error) {
 
 // amount returns units as text without an exponent, as for money.
 func amount(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// share returns the i-th request's answer after all were granted, as of before the
+// requests after it.
+func (g *group) share(i int, in *Request, source Source) Result {
+	q, o := g.Query, g.Outcome
+	o.View = o.View.Less(q.Units - g.Needs[i])
+	q.Units, q.Cost, q.Unit = in.Cost, in.Cost, in.Cost
+	return result(&q, verbTake, &o, in.Policy.Limit, source)
+}
+
+// refused returns the i-th request's answer after the whole was denied: whether the requests of
+// the group up to it would have fitted, and its RetryAfter.
+func (g *group) refused(i int, in *Request, source Source) Result {
+	q, o, need := g.Query, g.Outcome, g.Needs[i]
+	o.View = g.Views[i]
+	q.Room = min(q.Ceiling(), g.ahead+in.Cost)
+	if o.Granted == 0 && !o.Blocked && algorithm.Fit(q.Room, o.View.Level(&q.Rules, o.UpdatedAt), need) >= 1 {
+		o.Granted = 1 // this request alone
+	}
+	q.Units, q.Cost, q.Unit = need, need, need
+	r := result(&q, verbTake, &o, in.Policy.Limit, source)
+	r.Granted, r.Delay, r.grant = 0, 0, algorithm.Grant{}
+	return r
+}

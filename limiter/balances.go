@@ -121,6 +121,8 @@ func validateBalanceVerb(v *verb, in *Request) error {
 func (p Policy) validateBalance() error {
 	const none = "is not for balance: leave it 0"
 	switch {
+	case p.Algorithm != Balance:
+		return nil
 	case p.Limit != 0:
 		return p.bad("Limit", p.Limit, none+"; Grant adds units")
 	case p.Period != 0:

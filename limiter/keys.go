@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -52,4 +53,18 @@ func (e *engine) noRoomAll(s *set) Results {
 	}
 	all.blame()
 	return all
+}
+
+// JoinKey joins parts into one key so that different parts never give the same key:
+// JoinKey("a:b", "c") differs from JoinKey("a", "b:c"). Parts are separated by colons. A
+// colon or backslash inside a part is escaped by a backslash, so one part without either
+// stays as it is. Put the person or tenant first: `pglimit find` then says by an index that
+// there are such keys, and `pglimit forget --part` erases those with the part in any place.
+func JoinKey(parts ...string) string {
+	escape := strings.NewReplacer(`\`, `\\`, `:`, `\:`)
+	escaped := make([]string, len(parts))
+	for i, p := range parts {
+		escaped[i] = escape.Replace(p)
+	}
+	return strings.Join(escaped, ":")
 }

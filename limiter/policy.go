@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"math"
-	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -390,17 +389,3 @@ const (
 func Calendars() []Calendar { return []Calendar{Hour, Day, Week, Month, Quarter, Year} }
 
 func (c Calendar) known() bool { return algorithm.Unit(c).Longest() != 0 }
-
-// JoinKey joins parts into one key so that different parts never give the same key:
-// JoinKey("a:b", "c") differs from JoinKey("a", "b:c"). Parts are separated by colons. A
-// colon or backslash inside a part is escaped by a backslash, so one part without either
-// stays as it is. Put the person or tenant first: `pglimit find` then says by an index that
-// there are such keys, and `pglimit forget --part` erases those with the part in any place.
-func JoinKey(parts ...string) string {
-	escape := strings.NewReplacer(`\`, `\\`, `:`, `\:`)
-	escaped := make([]string, len(parts))
-	for i, p := range parts {
-		escaped[i] = escape.Replace(p)
-	}
-	return strings.Join(escaped, ":")
-}

@@ -49,11 +49,6 @@ func (p Policy) Validate() error {
 	if p.Period <= 0 && p.Calendar == "" && p.Algorithm != Balance {
 		return p.bad("Period", p.Period, "must be positive")
 	}
-	if p.Algorithm == Balance {
-		if err := p.validateBalance(); err != nil {
-			return err
-		}
-	}
 	for _, d := range [...]struct {
 		field string
 		value time.Duration
@@ -68,19 +63,12 @@ func (p Policy) Validate() error {
 	case p.Aligned && p.Algorithm != FixedWindow:
 		return p.bad("Aligned", p.Aligned, "is for fixed_window only")
 	}
-	if err := p.validateAttempts(); err != nil {
-		return err
+	for _, validate := range [...]func(Policy) error{Policy.validateBalance, Policy.validateAttempts, Policy.validateSlots, Policy.validateLease, Policy.validateMarks, Policy.validateKeys} {
+		if err := validate(p); err != nil {
+			return err
+		}
 	}
-	if err := p.validateSlots(); err != nil {
-		return err
-	}
-	if err := p.validateLease(); err != nil {
-		return err
-	}
-	if err := p.validateMarks(); err != nil {
-		return err
-	}
-	return p.validateKeys()
+	return nil
 }
 
 // maxMaxKeys is the largest Policy.MaxKeys.

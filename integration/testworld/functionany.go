@@ -48,3 +48,12 @@ func (f *Functions) allowAny(ctx context.Context, otherwise func(context.Context
 	}
 	return a, nil
 }
+
+// AllowAny leaves requests that allow_any does not take to the library.
+func (f *Functions) AllowAny(ctx context.Context, requests ...limiter.Request) (limiter.Any, error) {
+	return f.allowAny(ctx, f.Limiter.AllowAny, false, requests)
+}
+
+func (f *Functions) AllowAnySplit(ctx context.Context, requests ...limiter.Request) (limiter.Any, error) {
+	return f.allowAny(ctx, f.Limiter.AllowAnySplit, true, requests)
+}

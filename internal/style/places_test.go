@@ -37,7 +37,7 @@ var verbPlaces = []place{
 	{"internal/conformance/verbs/call.go", `d\.NAMEN?\(`, sleeping},
 	{"integration/history/model/op.go", `\tNAME +Verb`, unmodelled},
 	{"integration/history/client.go", `model\.NAME\b`, unmodelled},
-	{"integration/testworld/functionway.go", `\) NAMEN?\(`, nowhereElse},
+	{"integration/testworld/function*.go", `\) NAMEN?\(`, nowhereElse},
 	{"migrations/functions/00001_functions.sql", `FUNCTION pglimit\.SNAKE\(`, nowhereElse},
 	{"client/verbs.go", `\) NAME\(`, nowhereElse},
 	{"cmd/pglimit/internal/serve/httpapi/handler.go", `"/v1/KEBAB"`, nowhereElse},

@@ -98,6 +98,16 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		a.Err = d.Unblock(ctx, p, key)
 	case "reset":
 		a.Err = d.Reset(ctx, p, key)
+	default:
+		return c.hold(ctx, d)
+	}
+	return a
+}
+
+// hold sends a call of attempts or slots.
+func (c *Call) hold(ctx context.Context, d Limiter) (a Answer) {
+	p, key := c.Policy, c.Key
+	switch c.Op {
 	case "attempt":
 		made, err := d.Attempt(ctx, p, key, limiter.AttemptOptions{From: c.From, TTL: c.For})
 		return reserved(limiter.Reservation(made), err)
