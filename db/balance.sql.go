@@ -61,10 +61,10 @@ INSERT INTO pglimit_balance
 VALUES ($1, $2, 1, $3::float8, $3::float8, $3::float8, $3::float8, $4::float8,
         coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        0,
-       CASE WHEN CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $7::text, true) IS NULL END THEN NULL
-            ELSE 0::bigint END, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint)
+            ELSE 0::bigint END), coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
@@ -227,11 +227,11 @@ const BalanceGrant = `-- name: BalanceGrant :one
 INSERT INTO pglimit_balance
        (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
                blocked_until_us, expires_at_us)
-VALUES ($1, $2, 1, CASE WHEN CASE WHEN $3::text <> ''
-                THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+VALUES ($1, $2, 1, -(CASE WHEN CASE WHEN $3::text <> ''
+                    THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
-            ELSE $5::float8 END,
+            ELSE -$5::float8 END),
        CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                THEN $5::float8 ELSE -2 END, CASE WHEN $6::bigint
                > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN $5::float8 ELSE 0 END,
@@ -349,11 +349,11 @@ WITH taken AS (
 INSERT INTO pglimit_balance AS t
        (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
                blocked_until_us, expires_at_us)
-SELECT $1::text, $2::text, 1, CASE WHEN CASE WHEN $3::text <> ''
-            THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+SELECT $1::text, $2::text, 1, -(CASE
+            WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
-            ELSE $5::float8 END,
+            ELSE -$5::float8 END),
        CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                THEN $5::float8 ELSE -2 END, CASE WHEN $6::bigint
                > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN $5::float8 ELSE 0 END,
@@ -733,10 +733,10 @@ SELECT $1::text, $2::text, $3::float8, $4::float8,
     coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        CASE WHEN $8::bigint > 0::bigint AND $5::float8 < $3::float8
                THEN coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint ELSE 0 END,
-       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE $8::bigint END, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+            ELSE -$8::bigint END), coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 + $11::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
@@ -978,10 +978,10 @@ VALUES ($1, $2, $3::float8, $4::float8, LEAST($4::float8, floor($5::float8 / $3:
         coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        CASE WHEN $8::bigint > 0::bigint AND $5::float8 < $3::float8
                THEN coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint ELSE 0 END,
-       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE $8::bigint END, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+            ELSE -$8::bigint END), coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,

@@ -51,9 +51,9 @@ func (q *Queries) EventClaim(ctx context.Context, db DBTX, arg EventClaimParams)
 
 const EventEnd = `-- name: EventEnd :execrows
 UPDATE pglimit_event AS e SET
-    delivered_at_us = CASE WHEN $1::bool THEN coalesce($2::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) ELSE 0 END,
+    delivered_at_us = CASE WHEN $1::bool THEN coalesce($2::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) ELSE 0 END,
     due_at_us = CASE WHEN $1::bool THEN e.due_at_us
-                     ELSE coalesce($2::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) + $3::bigint END
+                     ELSE coalesce($2::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $3::bigint END
 WHERE e.policy = $4 AND e.key = $5 AND e.algorithm = $6 AND e.mark = $7 AND e.window_ends_at_us = $8
   AND e.delivered_at_us = 0 AND ($1::bool OR e.attempts = $9::bigint)
 `

@@ -26,10 +26,10 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, sqlc.arg(count)
         coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        CASE WHEN sqlc.arg(block_for_us)::bigint > 0::bigint AND sqlc.arg(room)::float8 < sqlc.arg(cost)::float8
                THEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(block_for_us)::bigint ELSE 0 END,
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE sqlc.arg(block_for_us)::bigint END, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+            ELSE -sqlc.arg(block_for_us)::bigint END), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
@@ -241,10 +241,10 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, sqlc
     coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        CASE WHEN sqlc.arg(block_for_us)::bigint > 0::bigint AND sqlc.arg(room)::float8 < sqlc.arg(cost)::float8
                THEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(block_for_us)::bigint ELSE 0 END,
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE sqlc.arg(block_for_us)::bigint END, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+            ELSE -sqlc.arg(block_for_us)::bigint END), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 + sqlc.arg(lifetime_us)::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
@@ -302,10 +302,10 @@ INSERT INTO pglimit_balance
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, sqlc.arg(units)::float8, sqlc.arg(units)::float8, sqlc.arg(units)::float8, sqlc.arg(units)::float8, sqlc.arg(capacity)::float8,
         coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        0,
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 0::bigint END, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
+            ELSE 0::bigint END), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
@@ -347,11 +347,11 @@ RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.unit
 INSERT INTO pglimit_balance
        (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
                blocked_until_us, expires_at_us)
-VALUES (sqlc.arg(policy), sqlc.arg(key), 1, CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
-                THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+VALUES (sqlc.arg(policy), sqlc.arg(key), 1, -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
+                    THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE sqlc.arg(units)::float8 END,
+            ELSE -sqlc.arg(units)::float8 END),
        CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                THEN sqlc.arg(units)::float8 ELSE -2 END, CASE WHEN sqlc.arg(end_us)::bigint
                > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN sqlc.arg(units)::float8 ELSE 0 END,
@@ -419,11 +419,11 @@ WITH taken AS (
 INSERT INTO pglimit_balance AS t
        (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
                blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
-            THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, -(CASE
+            WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE sqlc.arg(units)::float8 END,
+            ELSE -sqlc.arg(units)::float8 END),
        CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                THEN sqlc.arg(units)::float8 ELSE -2 END, CASE WHEN sqlc.arg(end_us)::bigint
                > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN sqlc.arg(units)::float8 ELSE 0 END,

@@ -30,9 +30,9 @@ WHERE e.policy = sqlc.arg(policy) AND e.key = sqlc.arg(key) AND e.algorithm = sq
 --
 -- Index: the primary key; pglimit_event_due changes. Locks the event for the statement.
 UPDATE pglimit_event AS e SET
-    delivered_at_us = CASE WHEN sqlc.arg(delivered)::bool THEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) ELSE 0 END,
+    delivered_at_us = CASE WHEN sqlc.arg(delivered)::bool THEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) ELSE 0 END,
     due_at_us = CASE WHEN sqlc.arg(delivered)::bool THEN e.due_at_us
-                     ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(wait_us)::bigint END
+                     ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(wait_us)::bigint END
 WHERE e.policy = sqlc.arg(policy) AND e.key = sqlc.arg(key) AND e.algorithm = sqlc.arg(algorithm) AND e.mark = sqlc.arg(mark) AND e.window_ends_at_us = sqlc.arg(window_ends_at_us)
   AND e.delivered_at_us = 0 AND (sqlc.arg(delivered)::bool OR e.attempts = sqlc.arg(attempts)::bigint);
 

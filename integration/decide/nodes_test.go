@@ -62,6 +62,17 @@ var budgets = map[string]int{
 	"SlidingWindowCounterInsert": 66, "SlidingWindowCounterKeys": 9, "SlidingWindowCounterPresent": 71,
 	"SlidingWindowLogInsert": 77, "SlidingWindowLogKeys": 7, "SlidingWindowLogPresent": 71,
 	"TokenBucketInsert": 64, "TokenBucketKeys": 9, "TokenBucketPresent": 71,
+
+	"BalanceBlock": 98, "BalanceCharge": 220, "BalanceDelete": 45, "BalanceGet": 70, "BalanceGrant": 374,
+	"BalanceGrantOnce": 429, "BalanceInsert": 80, "BalanceKeys": 7, "BalanceLocked": 24, "BalancePresent": 71,
+	"BalanceRefund": 191, "BalanceReserve": 373, "BalanceReset": 55, "BalanceSweep": 80, "BalanceTake": 311,
+	"BalanceTakeAll": 389, "BalanceTakeMany": 373, "BalanceUnblock": 54, "BalanceUndo": 232, "BalanceUsage": 136,
+	"FixedWindowChargeMarked": 214, "FixedWindowReserveMarked": 349, "FixedWindowTakeMarked": 289,
+	"LeakyBucketChargeMarked": 158, "LeakyBucketReserveMarked": 278, "LeakyBucketTakeMarked": 217,
+	"SlidingWindowCounterChargeMarked": 301, "SlidingWindowCounterReserveMarked": 478,
+	"SlidingWindowCounterTakeMarked": 411, "SlidingWindowLogChargeMarked": 434, "SlidingWindowLogReserveMarked": 677,
+	"SlidingWindowLogTakeMarked": 616, "TokenBucketChargeMarked": 128, "TokenBucketReserveMarked": 247,
+	"TokenBucketTakeMarked": 186,
 }
 
 // computes matches a node of a plan that computes something, in any version's spelling.

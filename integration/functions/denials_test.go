@@ -98,7 +98,7 @@ func TestAskersLockKeepsNoCounts(t *testing.T) {
 	// As pglimit_ask.allow does, for the minutes in which this test may run.
 	if _, err := tx.Exec(t.Context(), `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
 		SELECT 1, 0, 0, 1, 0, 2, m * 60000000, m * 60000000, 0, 'p', 'asked', 'token_bucket'
-		FROM generate_series(extract(epoch FROM clock_timestamp())::bigint / 60, extract(epoch FROM clock_timestamp())::bigint / 60 + 30) AS m`); err != nil {
+		FROM generate_series(floor(extract(epoch FROM clock_timestamp()))::bigint / 60 - 1, floor(extract(epoch FROM clock_timestamp()))::bigint / 60 + 30) AS m`); err != nil {
 		t.Fatal(err)
 	}
 	err = log.Flush(t.Context())

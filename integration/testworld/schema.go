@@ -144,7 +144,9 @@ func CallStatements(ctx context.Context, conn db.DBTX, suffix string) (called []
 			charge(arg)
 			// The first reservation has the ID that other statements look for. A further
 			// one needs another ID.
-			reserves := func(name string) bool { return strings.HasSuffix(name, "Reserve") || name == "ReservationAdd" }
+			reserves := func(name string) bool {
+				return strings.HasSuffix(name, "Reserve") || strings.HasSuffix(name, "ReserveMarked") || name == "ReservationAdd"
+			}
 			if reserves(name) && slices.ContainsFunc(called, reserves) && arg.Kind() == reflect.Struct {
 				arg.FieldByName("ID").SetString(name)
 			}
@@ -177,7 +179,7 @@ func acceptable(policy reflect.Value) {
 		return
 	}
 	for field, value := range map[string]any{
-		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Anchor": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false, "Lease": 0.0, "LocalShare": 0.0, "BlockGrowth": 0.0, "BlockMaxS": 0.0, "Overdraft": 0.0, "MaxKeys": int64(1), "RestLimit": 0.0,
+		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Anchor": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false, "Lease": 0.0, "LocalShare": 0.0, "BlockGrowth": 0.0, "BlockMaxS": 0.0, "Overdraft": 0.0, "MaxKeys": int64(1), "RestLimit": 0.0, "Marks": "",
 	} {
 		policy.FieldByName(field).Set(reflect.ValueOf(value))
 	}

@@ -58,7 +58,7 @@ func TestServe(t *testing.T) {
 		status, _ := allow(web)
 		return status == 401, nil
 	})
-	if r, text := call(t, "GET", s.HTTP+"/v1/policies", "", "Pglimit-Token", ops); r.StatusCode != 200 || strings.Count(text, `"name"`) != 5 || !strings.Contains(text, `"limit":7`) {
+	if r, text := call(t, "GET", s.HTTP+"/v1/policies", "", "Pglimit-Token", ops); r.StatusCode != 200 || strings.Count(text, `"name"`) != 6 || !strings.Contains(text, `"limit":7`) {
 		t.Errorf("policies: %d %s", r.StatusCode, text)
 	}
 
