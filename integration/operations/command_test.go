@@ -56,7 +56,7 @@ func TestGrantsOfARole(t *testing.T) {
 	address := testworld.NewDatabase(t)
 	role := testworld.RuntimeRole(t, address)
 	name := testworld.Value[string](t, testworld.Connect(t, role), "SELECT current_user")
-	if code, out, _ := testworld.Pglimit(t, role, "doctor", "--only", "grants"); code != 1 || !strings.Contains(out, "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE ") || !strings.Contains(out, ", public.pglimit_keys, public.pglimit_goose_db_version TO ") {
+	if code, out, _ := testworld.Pglimit(t, role, "doctor", "--only", "grants"); code != 1 || !strings.Contains(out, "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE ") || !strings.Contains(out, ", public.pglimit_keys, public.pglimit_balance_now, public.pglimit_goose_db_version TO ") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 	code, short, _ := testworld.Pglimit(t, address, "migrate", "grants", name)
