@@ -54,6 +54,9 @@ CREATE TYPE pglimit_lots AS (
     sources     text[]
 );
 
+-- The bodies of these functions do not name the type: on a shard they run where the search_path has
+-- pg_catalog alone.
+--
 -- pglimit_lots_spend drops the lots that have expired at a time and spends from the others. Sums
 -- are of the lots in their order, so that the library computes the same bits.
 -- +goose StatementBegin
@@ -74,10 +77,10 @@ WITH each AS (
     SELECT s.n, s.number, s.has, s.end_us, s.priority, s.source, row_number() OVER (ORDER BY s.n) AS place
     FROM spent AS s WHERE s.has > 0::float8 AND ($3 = 0::float8 OR $3 < ($1).units + ($1).later)
 )
-SELECT ROW(coalesce(sum(k.has) FILTER (WHERE k.place = 1::bigint), 0::float8), coalesce(sum(k.has ORDER BY k.n) FILTER (WHERE k.place > 1::bigint), 0::float8),
+SELECT coalesce(sum(k.has) FILTER (WHERE k.place = 1::bigint), 0::float8), coalesce(sum(k.has ORDER BY k.n) FILTER (WHERE k.place > 1::bigint), 0::float8),
            coalesce(min(k.end_us), 9223372036854775807), (SELECT coalesce(sum(e.has ORDER BY e.n), 0::float8) FROM each AS e WHERE e.end_us <= $2),
            coalesce(pg_catalog.array_agg(k.number ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.has ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.end_us ORDER BY k.n), '{}'),
-           coalesce(pg_catalog.array_agg(k.priority ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.source ORDER BY k.n), '{}'))::pglimit_lots
+           coalesce(pg_catalog.array_agg(k.priority ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.source ORDER BY k.n), '{}')
 FROM kept AS k $$;
 -- +goose StatementEnd
 
@@ -95,10 +98,10 @@ WITH each AS (
     SELECT e.number, sum(e.has) AS has, e.end_us, e.priority, e.source, row_number() OVER (ORDER BY e.priority, e.end_us, e.number) AS place
     FROM each AS e GROUP BY e.number, e.end_us, e.priority, e.source
 )
-SELECT ROW(sum(k.has) FILTER (WHERE k.place = 1::bigint), coalesce(sum(k.has ORDER BY k.place) FILTER (WHERE k.place > 1::bigint), 0::float8),
+SELECT sum(k.has) FILTER (WHERE k.place = 1::bigint), coalesce(sum(k.has ORDER BY k.place) FILTER (WHERE k.place > 1::bigint), 0::float8),
            min(k.end_us), ($1).expired,
            pg_catalog.array_agg(k.number ORDER BY k.place), pg_catalog.array_agg(k.has ORDER BY k.place), pg_catalog.array_agg(k.end_us ORDER BY k.place),
-           pg_catalog.array_agg(k.priority ORDER BY k.place), pg_catalog.array_agg(k.source ORDER BY k.place))::pglimit_lots
+           pg_catalog.array_agg(k.priority ORDER BY k.place), pg_catalog.array_agg(k.source ORDER BY k.place)
 FROM placed AS k $$;
 -- +goose StatementEnd
 
