@@ -191,14 +191,15 @@ type Policy struct {
 	//   - In a window a key records each mark once. Windows are those of the algorithm; for a
 	//     bucket, and a SlidingWindowLog, the periods since 1970-01-01 UTC.
 	//   - Do, Allow, AllowN, AllowUpTo, Charge, Reserve and ReserveUpTo record marks, and so do
-	//     AllowAll, Wait and WaitAll of one request. AllowAll of several returns ErrUnsupported,
-	//     and so do the SQL functions that would consume.
+	//     AllowAll, Wait and WaitAll of one request. AllowAll of several and AllowAny return
+	//     ErrUnsupported, and so do the SQL functions that would consume.
 	//   - Settle, Refund, Undo, Check and requests above the burst record none: the key's next
 	//     decision does. Decisions of FailLocal do so when they are charged. The row of RestLimit
 	//     has no marks.
-	//   - Requests share no statement with others. Attempts, Concurrency, a LeakyBucketQueue and a
-	//     policy with a Lease have no marks, and requests with ShardingRouter return ErrUnsupported. NewMemory
-	//     decides alike and records none: Policies without a database have no events.
+	//   - Requests share no statement with others. Attempts, Balance, Concurrency, a
+	//     LeakyBucketQueue and a policy with a Lease have no marks, and requests with
+	//     ShardingRouter return ErrUnsupported. NewMemory decides alike and records none:
+	//     Policies without a database have no events.
 	Marks string `json:"marks,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
 	// deny or delay: to try a limit on real traffic. Default: false.
