@@ -41,14 +41,14 @@ type form interface {
 // name is in own means that.
 func one[P, R any](run func(context.Context, db.DBTX, P) (R, error), own ...func() names) lazy {
 	return sync.OnceValue(func() *statement {
-		return newStatement[P, R](func() form { return &oneRow[P, R]{run: run} }, own).inBinary()
+		return newStatement(reflect.TypeFor[P](), reflect.TypeFor[R](), func() form { return &oneRow[P, R]{run: run} }, own).inBinary()
 	})
 }
 
 // many is one for a statement that returns a row for each key.
 func many[P, R any](run func(context.Context, db.DBTX, P) ([]R, error), own ...func() names) lazy {
 	return sync.OnceValue(func() *statement {
-		s := newStatement[P, R](func() form { return &manyRows[P, R]{run: run} }, own).inBinary()
+		s := newStatement(reflect.TypeFor[P](), reflect.TypeFor[R](), func() form { return &manyRows[P, R]{run: run} }, own).inBinary()
 		s.many = true
 		return s
 	})
@@ -57,7 +57,7 @@ func many[P, R any](run func(context.Context, db.DBTX, P) ([]R, error), own ...f
 // none is one for a statement that returns no row. Only sqlc's function sends it.
 func none[P any](run func(context.Context, db.DBTX, P) error, own ...func() names) lazy {
 	return sync.OnceValue(func() *statement {
-		return newStatement[P, struct{}](func() form { return &oneRow[P, struct{}]{run: exec.WithoutRow(run)} }, own)
+		return newStatement(reflect.TypeFor[P](), reflect.TypeFor[struct{}](), func() form { return &oneRow[P, struct{}]{run: exec.WithoutRow(run)} }, own)
 	})
 }
 
@@ -69,7 +69,7 @@ func deletes[P any](run func(context.Context, db.DBTX, P) (int64, error)) lazy {
 		return row{n}, err
 	}
 	return sync.OnceValue(func() *statement {
-		return newStatement[P, row](func() form { return &oneRow[P, row]{run: counted} }, nil)
+		return newStatement(reflect.TypeFor[P](), reflect.TypeFor[row](), func() form { return &oneRow[P, row]{run: counted} }, nil)
 	})
 }
 
@@ -89,11 +89,12 @@ func (s *statement) inBinary() *statement {
 	return s
 }
 
-// newStatement returns the statement of forms, whose generated structs are P and R.
-func newStatement[P, R any](newForm func() form, own []func() names) *statement {
-	s := &statement{row: reflect.TypeFor[R](), forms: sync.Pool{New: func() any { return newForm() }}}
+// newStatement returns the statement of forms, whose generated structs are those of parameters and a
+// row. It is not generic: a copy for each statement would be a quarter of a megabyte of every program.
+func newStatement(parameters, row reflect.Type, newForm func() form, own []func() names) *statement {
+	s := &statement{row: row, forms: sync.Pool{New: func() any { return newForm() }}}
 	s.text = exec.Text(func(tx db.DBTX) { _, _ = newForm().send(context.Background(), tx) })
-	for f := range generated[P]() {
+	for f := range generated(parameters) {
 		p, ok := params()[f.Name]
 		for _, n := range own {
 			if o, has := n()[f.Name]; has {
@@ -105,7 +106,7 @@ func newStatement[P, R any](newForm func() form, own []func() names) *statement 
 		}
 		s.params = append(s.params, p)
 	}
-	for f := range generated[R]() {
+	for f := range generated(row) {
 		c, ok := columns()[f.Name]
 		if !ok || c.field != f.Type {
 			panic(fmt.Sprintf("pglimit: no description of column %s %v", f.Name, f.Type))
@@ -117,9 +118,8 @@ func newStatement[P, R any](newForm func() form, own []func() names) *statement 
 }
 
 // generated yields the fields of a generated struct.
-func generated[T any]() func(func(reflect.StructField) bool) {
+func generated(t reflect.Type) func(func(reflect.StructField) bool) {
 	return func(yield func(reflect.StructField) bool) {
-		t := reflect.TypeFor[T]()
 		for i := range t.NumField() {
 			if !yield(t.Field(i)) {
 				return
