@@ -105,14 +105,19 @@ SELECT sum(k.has) FILTER (WHERE k.place = 1::bigint), coalesce(sum(k.has ORDER B
 FROM placed AS k $$;
 -- +goose StatementEnd
 
+-- It sums the lots as pglimit_lots_spend does, but does not call it: Citus takes a view that uses a
+-- function and its type for a circular dependency.
 CREATE VIEW pglimit_balance_now AS
-SELECT t.policy, t.key, l.units + l.later AS units, t.debt, pg_catalog.cardinality(l.numbers) AS lots,
+SELECT t.policy, t.key, l.units, t.debt, l.lots,
        CASE WHEN l.next_end_us < 9223372036854775807 THEN to_timestamp(l.next_end_us::float8 / 1000000::float8) END AS next_end_at,
        t.total_granted AS granted, t.total_spent AS spent, t.total_expired + l.expired AS expired,
        to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
        CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until
 FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c, pglimit_balance AS t,
-     LATERAL pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots, GREATEST(t.updated_at_us, c.us), 0::float8) AS l;
+     LATERAL (SELECT coalesce(sum(e.has ORDER BY e.n) FILTER (WHERE e.live), 0::float8) AS units, count(*) FILTER (WHERE e.live AND e.has > 0::float8)::integer AS lots,
+                     min(e.end_us) FILTER (WHERE e.live AND e.has > 0::float8) AS next_end_us, coalesce(sum(e.has ORDER BY e.n) FILTER (WHERE NOT e.live), 0::float8) AS expired
+              FROM (SELECT u.n, CASE WHEN u.n = 1::bigint THEN t.units ELSE u.has END AS has, u.end_us, u.end_us > GREATEST(t.updated_at_us, c.us) AS live
+                    FROM ROWS FROM (pg_catalog.unnest(t.lefts), pg_catalog.unnest(t.ends_us)) WITH ORDINALITY AS u (has, end_us, n)) AS e) AS l;
 
 -- +goose Down
 DROP VIEW pglimit_balance_now;
