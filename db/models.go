@@ -62,7 +62,7 @@ type PglimitBalance struct {
 type PglimitBalanceNow struct {
 	Policy       string
 	Key          string
-	Units        int32
+	Units        interface{}
 	Debt         float64
 	Lots         int32
 	NextEndAt    interface{}

@@ -2227,7 +2227,7 @@ BEGIN
     IF request.statement = 'take' THEN
         LOOP
             UPDATE pglimit_balance AS t SET
-                cost = request.cost::float8, requested = request.count::float8, capacity = request.capacity::float8, block_for_us = request.block_for_us::bigint,
+                cost = request.cost::float8, requested = request.count::float8, capacity = request.capacity::float8, block_for_us = (-(-request.block_for_us::bigint)),
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
                  spent_lot, spent_end_us, spent_priority, updated_at_us, blocked_until_us, decided_at_us) = (
                 SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -2241,8 +2241,8 @@ BEGIN
                        t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
                        coalesce((coalesce((u.l).numbers, t.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, t.ends_us))[1], 0::bigint),
                            coalesce((coalesce((u.l).priorities, t.priorities))[1], 0::bigint),
-                       u.at, CASE WHEN (-request.block_for_us::bigint) < 0 AND t.blocked_until_us <= u.at AND request.capacity::float8 - (t.debt - u.live) < request.cost::float8
-                               THEN u.at - (-request.block_for_us::bigint) ELSE t.blocked_until_us END,
+                       u.at, CASE WHEN (-(-(-request.block_for_us::bigint))) < 0 AND t.blocked_until_us <= u.at AND request.capacity::float8 - (t.debt - u.live) < request.cost::float8
+                               THEN u.at - (-(-(-request.block_for_us::bigint))) ELSE t.blocked_until_us END,
                            CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
                 FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                              CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
@@ -2272,7 +2272,7 @@ BEGIN
                     request.now_us,
                    CASE WHEN request.block_for_us::bigint > 0::bigint AND request.room::float8 < request.cost::float8
                            THEN request.now_us + request.block_for_us::bigint ELSE 0 END,
-                   request.block_for_us::bigint, request.now_us
+                   -(-request.block_for_us::bigint), request.now_us
                             + request.lifetime_us::bigint)
             ON CONFLICT (policy, key) DO NOTHING
             RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
@@ -2284,7 +2284,7 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         LOOP
             UPDATE pglimit_balance AS t SET
-                cost = 1, requested = request.units::float8, capacity = request.capacity::float8, block_for_us = 0::bigint,
+                cost = 1, requested = request.units::float8, capacity = request.capacity::float8, block_for_us = (-(0::bigint)),
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
                  spent_lot, spent_end_us, spent_priority, updated_at_us) = (
                 SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -2322,7 +2322,7 @@ BEGIN
             VALUES (request.policy, request.key, 1, request.units::float8, request.units::float8, request.units::float8, request.units::float8, request.capacity::float8,
                     request.now_us,
                    0,
-                   0::bigint, request.now_us + request.lifetime_us::bigint)
+                   -(0::bigint), request.now_us + request.lifetime_us::bigint)
             ON CONFLICT (policy, key) DO NOTHING
             RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
                 t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
@@ -2332,7 +2332,7 @@ BEGIN
     ELSIF request.statement = 'grant' THEN
         LOOP
             UPDATE pglimit_balance AS t SET
-                cost = 1, requested = request.units::float8,
+                cost = 1, requested = (-(-request.units::float8)),
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
                 SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END,
                     CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
@@ -2346,10 +2346,10 @@ BEGIN
                            t.lots_made + CASE WHEN u.granted > 0::float8 THEN 1 ELSE 0 END,
                        u.at
                 FROM (SELECT u.at, u.l, u.pays, u.granted,
-                             CASE WHEN u.granted > 0::float8 AND request.units::float8 > u.pays
+                             CASE WHEN u.granted > 0::float8 AND (-(-request.units::float8)) > u.pays
                                   THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
                                                   t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                                          t.lots_made + 1, request.units::float8 - u.pays, (CASE WHEN request.end_us::bigint > request.now_us
+                                          t.lots_made + 1, (-(-request.units::float8)) - u.pays, (CASE WHEN request.end_us::bigint > request.now_us
                            THEN ARRAY[request.end_us::bigint] ELSE '{}' END)[1], (CASE
                            WHEN request.end_us::bigint > request.now_us
                            THEN ARRAY[request.priority::bigint] ELSE '{}' END)[1], (CASE
@@ -2360,9 +2360,9 @@ BEGIN
                                    CASE WHEN (CASE WHEN request.end_us::bigint > request.now_us
                            THEN request.units::float8 ELSE -2 END) < 0::float8 OR (CASE WHEN request.end_us::bigint > request.now_us
                            THEN ARRAY[request.end_us::bigint] ELSE '{}' END)[1] <= u.at THEN -2
-                                        WHEN request.units::float8 > u.pays AND pg_catalog.cardinality(coalesce((u.l).numbers, t.numbers)) >= 100 THEN 0
-                                        ELSE request.units::float8 END AS granted
-                            FROM (SELECT u.at, u.l, LEAST(t.debt, request.units::float8) AS pays
+                                        WHEN (-(-request.units::float8)) > u.pays AND pg_catalog.cardinality(coalesce((u.l).numbers, t.numbers)) >= 100 THEN 0
+                                        ELSE (-(-request.units::float8)) END AS granted
+                            FROM (SELECT u.at, u.l, LEAST(t.debt, (-(-request.units::float8))) AS pays
                                   FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
@@ -2378,7 +2378,7 @@ BEGIN
             INSERT INTO pglimit_balance AS t
                    (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
                            blocked_until_us, expires_at_us)
-            VALUES (request.policy, request.key, 1, request.units::float8,
+            VALUES (request.policy, request.key, 1, -(-request.units::float8),
                    CASE WHEN request.end_us::bigint > request.now_us
                            THEN request.units::float8 ELSE -2 END, CASE WHEN request.end_us::bigint
                            > request.now_us THEN request.units::float8 ELSE 0 END,
