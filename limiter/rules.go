@@ -1,11 +1,11 @@
 package limiter
 
 import (
+	"math"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
-	"math"
 )
 
 // calendar returns the calendar of a policy, nil for none.

@@ -156,10 +156,10 @@ serve --tokens. The line has only a hash, so give the token to the caller now.
 Remove the line to revoke it.
 
 Scopes:
-  decide   allow, allow-up-to, allow-all, allow-any, check, usage, and /check for
-           gateways
-  spend    charge, refund, reserve, settle and cancel
-  operate  block, unblock, reset, keys, policies and the dashboard
+  decide   allow, allow-up-to, allow-all, allow-any, allow-batch, check, usage, and
+           /check for gateways
+  spend    charge, refund, reservations, attempts and slots
+  operate  grant, block, unblock, reset, keys, policies and the dashboard
 
 The caller sends Authorization: Bearer TOKEN, or Pglimit-Token: TOKEN.`,
 		Example: `  pglimit serve token web

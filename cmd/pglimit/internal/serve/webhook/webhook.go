@@ -100,7 +100,9 @@ func (s *Sender) post(ctx context.Context, e policies.Event) error {
 	request.Header.Set("Webhook-Timestamp", at)
 	request.Header.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(s.sign(e.ID, at, body)))
 	answer, err := s.client.Do(request)
-	if err != nil {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return failed.Err // without the URL, which may have a secret in its query
+	} else if err != nil {
 		return err
 	}
 	defer answer.Body.Close()

@@ -80,6 +80,21 @@ func TestDeliverFollowsNoRedirect(t *testing.T) {
 	}
 }
 
+// TestDeliverHidesTheQuery: the error of a receiver that is away, which is logged, has no secret of
+// the URL.
+func TestDeliverHidesTheQuery(t *testing.T) {
+	t.Parallel()
+	receiver := httptest.NewServer(http.NotFoundHandler())
+	s, err := New(receiver.URL+"/?token=hidden", secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	receiver.Close()
+	if err := s.Deliver(t.Context(), policies.Event{ID: "e"}); err == nil || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
 // TestNewRefuses: only URLs of http and https, and long secrets. Errors show no secret.
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
