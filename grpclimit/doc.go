@@ -1,6 +1,6 @@
 // Package grpclimit limits gRPC calls as package httplimit limits HTTP requests: UnaryServer
 // and StreamServer the calls that a server answers, UnaryClient and StreamClient those that
-// a program makes.
+// a program makes. UnarySlots and StreamSlots limit the calls that are served at a time.
 //
 //	limits := httplimit.Each(httplimit.Address{Hops: 1}.Key, perClient)
 //	server := grpc.NewServer(

@@ -73,6 +73,34 @@ func ExampleStreamServer() {
 	// ResourceExhausted
 }
 
+func ExampleUnarySlots() {
+	atOnce := limiter.Policy{Name: "at-once", Algorithm: limiter.Concurrency, Limit: 1, Period: 30 * time.Second}
+	limit := grpclimit.UnarySlots(limiter.NewMemory(at), func(r *http.Request) (limiter.Request, error) {
+		return atOnce.Request(r.Header.Get("X-Tenant"), 1), nil
+	})
+	call := metadata.NewIncomingContext(ctx, metadata.Pairs("x-tenant", "acme"))
+	answer, err := limit(call, "the request", method, func(ctx context.Context, _ any) (any, error) {
+		_, err := limit(call, "another meanwhile", method, handler)
+		return "done", err
+	})
+	fmt.Println(answer, status.Code(err))
+	fmt.Println(limit(call, "one more", method, handler))
+	// Output:
+	// done ResourceExhausted
+	// done <nil>
+}
+
+func ExampleStreamSlots() {
+	atOnce := limiter.Policy{Name: "at-once", Algorithm: limiter.Concurrency, Limit: 1, Period: 30 * time.Second}
+	limit := grpclimit.StreamSlots(limiter.NewMemory(at), func(*http.Request) (limiter.Request, error) { return atOnce.Request("all", 1), nil })
+	info := &grpc.StreamServerInfo{FullMethod: "/shop.Orders/Watch"}
+	err := limit(nil, quiet{}, info, func(any, grpc.ServerStream) error {
+		return limit(nil, quiet{}, info, nil)
+	})
+	fmt.Println(status.Code(err))
+	// Output: ResourceExhausted
+}
+
 func ExampleWithMessages() {
 	messages := limiter.Policy{Name: "messages", Algorithm: limiter.TokenBucket, Limit: 60, Period: time.Minute, Burst: 2}
 	user := func(*http.Request) (string, error) { return "alice", nil }

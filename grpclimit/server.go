@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"time"
 
@@ -48,7 +49,7 @@ func StreamServer(l *limiter.Limiter, limits httplimit.Limits, opts ...Option) g
 	}
 }
 
-// Option configures UnaryServer and StreamServer.
+// Option configures UnaryServer, StreamServer, UnarySlots and StreamSlots.
 type Option func(*server)
 
 // WithNoKey sets how a call is handled for which limits returns httplimit.ErrNoKey: Refuse or
@@ -64,8 +65,8 @@ func WithNoKey(k httplimit.Keyless) Option {
 // the handler should return it. Default: nil, not limited. Unary calls ignore it.
 func WithMessages(limits httplimit.Limits) Option { return func(s *server) { s.messages = limits } }
 
-// WithLogger sets the logger of the causes of InvalidArgument and Unavailable (level warn) and
-// Internal (level error). Each code is logged at most once a minute; since_last is the number of
+// WithLogger sets the logger of the causes of InvalidArgument and Unavailable and of lost slots (level
+// warn), and of Internal (level error). Each code is logged at most once a minute; since_last is the number of
 // errors since its last line, itself included. Of a text the first 1,000 bytes are logged.
 // Default: slog.Default(), also if l is nil.
 func WithLogger(l *slog.Logger) Option { return func(s *server) { s.logger = l } }
@@ -90,7 +91,7 @@ func newServer(what string, l *limiter.Limiter, limits httplimit.Limits, opts []
 
 // open decides a call, and returns the context for its handler.
 func (s *server) open(ctx context.Context, method string, message any) (context.Context, error) {
-	d, err := s.decide(ctx, method, message, s.limits)
+	d, err := s.decide(ctx, method, message, s.decideBy(s.limits))
 	if err != nil || len(d.requests) == 0 {
 		return ctx, err
 	}
@@ -98,15 +99,20 @@ func (s *server) open(ctx context.Context, method string, message any) (context.
 	return context.WithValue(ctx, decisionKey{}, d), nil
 }
 
+// decideBy returns the function that decides by limits.
+func (s *server) decideBy(limits httplimit.Limits) func(*http.Request) (*decision, error) {
+	return func(r *http.Request) (*decision, error) { return decide(s.limiter, limits, r) }
+}
+
 // decide decides a call or message. It returns the error for the client if that does not pass.
-func (s *server) decide(ctx context.Context, method string, message any, limits httplimit.Limits) (*decision, error) {
+func (s *server) decide(ctx context.Context, method string, message any, by func(*http.Request) (*decision, error)) (*decision, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	r := asRequest(ctx, method, md, message)
 	r.Host = strings.Join(md[":authority"], "")
 	if p, ok := peer.FromContext(ctx); ok {
 		r.RemoteAddr = p.Addr.String()
 	}
-	d, err := decide(s.limiter, limits, r)
+	d, err := by(r)
 	switch {
 	case err == nil:
 		return d, Deny(ctx, d.all.Err())
@@ -127,12 +133,17 @@ func (s *server) log(ctx context.Context, f *failure) {
 	default:
 		return
 	}
-	if since, ok := s.logged.Next(code.String(), time.Minute); ok {
-		logger, text := s.logger, f.Error()
+	s.warn(ctx, level, code.String(), "grpclimit: no decision", f)
+}
+
+// warn logs what happened, of each kind at most once a minute.
+func (s *server) warn(ctx context.Context, level slog.Level, kind, what string, err error) {
+	if since, ok := s.logged.Next(kind, time.Minute); ok {
+		logger, text := s.logger, err.Error()
 		if logger == nil {
 			logger = slog.Default()
 		}
-		logger.Log(ctx, level, "grpclimit: no decision", "since_last", since, "error", strings.ToValidUTF8(text[:min(len(text), 1000)], ""))
+		logger.Log(ctx, level, what, "since_last", since, "error", strings.ToValidUTF8(text[:min(len(text), 1000)], ""))
 	}
 }
 
@@ -149,7 +160,7 @@ func (l *limited) Context() context.Context { return l.ctx }
 func (l *limited) RecvMsg(message any) error {
 	err := l.ServerStream.RecvMsg(message)
 	if err == nil && l.server.messages != nil {
-		_, err = l.server.decide(l.ctx, l.method, message, l.server.messages)
+		_, err = l.server.decide(l.ctx, l.method, message, l.server.decideBy(l.server.messages))
 	}
 	return err
 }

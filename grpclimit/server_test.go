@@ -345,6 +345,8 @@ func TestRequired(t *testing.T) {
 		"grpclimit: UnaryClient: limits is nil":        func() { grpclimit.UnaryClient(memory(), nil) },
 		"grpclimit: StreamClient: the limiter is nil":  func() { grpclimit.StreamClient(nil, fixed()) },
 		"grpclimit: WithNoKey: must be Refuse or Pass": func() { grpclimit.WithNoKey(2) },
+		"grpclimit: UnarySlots: slot is nil":           func() { grpclimit.UnarySlots(memory(), nil) },
+		"grpclimit: StreamSlots: the limiter is nil":   func() { grpclimit.StreamSlots(nil, slotOf) },
 	} {
 		func() {
 			defer func() {
