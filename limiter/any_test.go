@@ -127,8 +127,6 @@ func TestAnyRefuses(t *testing.T) {
 	a, b := window("a", 10), window("b", 10)
 	queue := limiter.Policy{Name: "q", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Second}
 	login := limiter.Policy{Name: "login", Algorithm: limiter.Attempts, Limit: 1, Period: time.Minute, BlockFor: time.Minute}
-	marked := window("marked", 10)
-	marked.Marks = "80%"
 	once := a.Request("k", 1)
 	once.IdempotencyKey = "x"
 	many := make([]limiter.Request, 11)
@@ -146,7 +144,6 @@ func TestAnyRefuses(t *testing.T) {
 		{[]limiter.Request{a.Request("k", 2), b.Request("k", 2), a.Request("k", 2)}, limiter.ErrInvalid, `requests[0] and requests[2] are for the same policy "a" and key`},
 		{[]limiter.Request{a.Request("k", 1), queue.Request("k", 1)}, limiter.ErrUnsupported, "requests[1]: pglimit: unsupported: AllowAny on leaky_bucket_queue"},
 		{[]limiter.Request{a.Request("k", 1), login.Request("k", 1)}, limiter.ErrUnsupported, "requests[1]"},
-		{[]limiter.Request{a.Request("k", 1), marked.Request("k", 1)}, limiter.ErrUnsupported, "requests[1]: pglimit: unsupported: AllowAny under policy \"marked\", which has Marks"},
 		{[]limiter.Request{b.Request("k", 1), once}, limiter.ErrUnsupported, "requests[1]: pglimit: unsupported: an IdempotencyKey with allow_any"},
 		{[]limiter.Request{a.Request("", 1)}, limiter.ErrInvalid, "requests[0]"},
 	} {

@@ -364,7 +364,7 @@ func (e *engine) compileCost(c *call) error {
 		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Grant, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
 	}
 	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Ceiling()
-	c.op.Merges = (v == verbTake || v.pools) && c.op.Admission == nil && q.Possible() && q.Marks == nil
+	c.op.Merges = (v == verbTake || v.pools) && c.op.Admission == nil && q.Possible() && !q.Records()
 	switch {
 	case v.upTo:
 		// See AllowUpTo: whole units, or steps of a millionth of the burst.
@@ -373,7 +373,7 @@ func (e *engine) compileCost(c *call) error {
 		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
 		// A row of several requests is blocked once a part of it is denied.
-		c.op.Merges = v == verbUpTo && whole && q.BlockFor == 0 && q.Possible() && q.Marks == nil
+		c.op.Merges = v == verbUpTo && whole && q.BlockFor == 0 && q.Possible() && !q.Records()
 	case v == verbCharge || v == verbGrant || v == verbRefund || v == verbUndo:
 		q.Cost, q.Count = 1, in.Cost
 	}

@@ -173,9 +173,6 @@ func (e *engine) compileAll(s *set) error {
 		} else if err != nil {
 			return fmt.Errorf("requests[%d]: %w", i, err)
 		}
-		if c.op.Marks != nil && len(s.requests) > 1 {
-			return fmt.Errorf("%w: requests[%d]: policy %s has Marks, which several requests at once do not record: make it the only one, or by Do", store.ErrUnsupported, i, store.Quote(c.op.Policy))
-		}
 		in, k := &c.request, row{c.op.Algorithm, c.op.Policy, c.op.Key}
 		g := known[k]
 		switch {
@@ -250,7 +247,7 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 	case single && impossible:
 		op.Kind, op.Query = store.Get, first.Query
 	case single:
-		op.Kind, op.Query, op.Merges = store.Take, first.Query, !s.verb.waits && first.Marks == nil
+		op.Kind, op.Query, op.Merges = store.Take, first.Query, !s.verb.waits && !first.Records()
 	case impossible:
 		op.Kind = store.GetAll
 	}

@@ -188,8 +188,6 @@ func validateVerb(v *verb, in *Request) error {
 		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
 	case v.pools && queue:
 		return fmt.Errorf("%w: AllowAny on %s: a turn comes from one queue", store.ErrUnsupported, LeakyBucketQueue)
-	case v.pools && in.Policy.Marks != "":
-		return fmt.Errorf("%w: AllowAny under policy %s, which has Marks: several requests at once do not record them", store.ErrUnsupported, store.Quote(in.Policy.Name))
 	case v == verbWait && !queue:
 		return fmt.Errorf("%w: Wait on %s: only %s has turns; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
 	}

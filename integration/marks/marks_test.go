@@ -241,17 +241,19 @@ func TestMarksAreNotifiedOnce(t *testing.T) {
 func TestMarksThatNobodyRecords(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
-	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "refused", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour, Marks: "50%"}
-	_, several := l.AllowAll(t.Context(), p.Request("a", 1), p.Request("b", 1))
 	router, err := limiter.New(pool, &limiter.Config{Sharding: limiter.ShardingRouter})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, routed := router.Allow(t.Context(), p, "c")
-	for what, err := range map[string]error{"several": several, "a router": routed} {
+	other := p
+	other.Name = "other"
+	_, one := router.Allow(t.Context(), p, "c")
+	_, all := router.AllowAll(t.Context(), p.Request("c", 1), other.Request("c", 1))
+	_, any := router.AllowAnySplit(t.Context(), p.Request("c", 1), other.Request("c", 1))
+	for what, err := range map[string]error{"one": one, "all": all, "any": any} {
 		if !errors.Is(err, limiter.ErrUnsupported) || !strings.Contains(err.Error(), "Marks") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s by a router: %v", what, err)
 		}
 	}
 	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_fixed_window`); n != 0 {

@@ -158,6 +158,8 @@ type Op struct {
 
 	// OwnRow: the shared row of a policy's other keys does not answer.
 	OwnRow bool
+	// Locks: a Take of no units locks the row and records nothing.
+	Locks bool
 	// Merges reports whether a Take may share a row of a statement with others.
 	Merges bool
 	// Known, if set, reports whether a denial that came to be known meanwhile answers the

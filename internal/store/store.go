@@ -73,6 +73,9 @@ const (
 	Relaxed Commit = "off"
 )
 
+// Records reports whether a decision keeps more than the key's row.
+func (q *Query) Records() bool { return len(q.Marks) > 0 }
+
 // Rest returns the units that RetryAfter waits for after granted units were granted.
 func (q *Query) Rest(granted float64) float64 { return min(q.Unit, q.Units-granted) }
 

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pglimit/pglimit/db"
@@ -44,10 +45,10 @@ func (p Store) takeAllOnce(ctx context.Context, op *store.Op) (allowed bool, err
 			allowed, err = p.takeAny(ctx, tx, groups, op.Partial)
 			return statement.AsLocked(ctx, op.LockWait, err)
 		})
-	case p.tx:
+	case p.tx || slices.ContainsFunc(groups, (*store.Group).Records):
 		err = p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 			allowed, err = p.lockThenTake(ctx, tx, groups)
-			return err
+			return statement.AsLocked(ctx, op.LockWait, err)
 		})
 	default:
 		if p.headroom.likely(groups) {
@@ -136,10 +137,11 @@ func (p Store) begunBlocks(ctx context.Context, groups []*store.Group) (blocks [
 	return blocks
 }
 
-// lockThenTake takes all in the caller's transaction without having to undo anything
-// there. Takes of count 0 lock the rows and return their state; they begin no fixed
-// window. If all fit, all are taken by a second reading of the clock: a row may have been
-// used and deleted while the first statements waited for others. What fitted still fits.
+// lockThenTake takes all without having to undo anything: in the caller's transaction, or where
+// takes record more than their rows, which they may only once all are locked. Takes of count 0
+// lock the rows and return their state; they begin no fixed window. If all fit, all are taken by
+// a second reading of the clock: a row may have been used and deleted while the first
+// statements waited for others. What fitted still fits.
 func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, groups []*store.Group) (allowed bool, err error) {
 	if err := exec.Together(ctx, tx, p.takes(ctx, groups, 0)); err != nil {
 		return false, err
@@ -149,7 +151,7 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, groups []*store.Gro
 	}
 	if store.AllFit(groups) {
 		err := exec.Together(ctx, tx, p.takes(ctx, groups, 1))
-		if err != nil && err != exec.ErrOtherPeriod {
+		if err != nil && (!p.tx || err != exec.ErrOtherPeriod) {
 			return false, err
 		}
 		if err != nil || !store.AllFit(groups) { // some may be taken
@@ -166,20 +168,34 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, groups []*store.Gro
 			calls = append(calls, p.frees(ctx, g, q, len(g.Needs))...)
 		}
 	}
-	if len(calls) == 0 {
+	if calls = append(calls, p.records(ctx, groups)...); len(calls) == 0 {
 		return false, nil
 	}
 	return false, exec.Together(ctx, tx, calls)
 }
 
+// records returns the calls that record what groups of which nothing is taken have in use:
+// Takes of count 0, of rows that are locked.
+func (p Store) records(ctx context.Context, groups []*store.Group) (calls []exec.Call) {
+	for _, g := range groups {
+		if g.Records() {
+			op := &store.Op{Kind: store.Take, Query: g.Query}
+			op.Count = 0
+			p.setEdges(&op.Query, op.Now)
+			calls = append(calls, p.one(ctx, g, op, func(store.Outcome) {}))
+		}
+	}
+	return calls
+}
+
 // takes returns the calls that take count times all groups, one call for each table and
-// shard.
+// shard, and for each group that records. Those of count 0 only lock the rows.
 func (p Store) takes(ctx context.Context, groups []*store.Group, count int) (calls []exec.Call) {
 	for len(groups) > 0 {
 		n := 1
 		// TakeMany uses the ceiling as the room. A queue that has less, because of a
 		// deadline, has its own statement in the same round trip.
-		for n < len(groups) && p.together(groups[0], groups[n]) && !groups[0].Hurried() && !groups[n].Hurried() {
+		for n < len(groups) && p.together(groups[0], groups[n]) && !groups[0].Hurried() && !groups[n].Hurried() && (count == 0 || !groups[0].Records() && !groups[n].Records()) {
 			n++
 		}
 		if n == 1 {
@@ -236,7 +252,7 @@ func (p Store) readAll(ctx context.Context, tx db.DBTX, groups []*store.Group) e
 
 // takeOne returns the call of a Take that sets the group's outcome.
 func (p Store) takeOne(ctx context.Context, g *store.Group, count int) exec.Call {
-	op := &store.Op{Kind: store.Take, Query: g.Query}
+	op := &store.Op{Kind: store.Take, Query: g.Query, Locks: count == 0}
 	op.Count = float64(count)
 	p.setEdges(&op.Query, op.Now)
 	return p.one(ctx, g, op, func(o store.Outcome) { g.Outcome = o })

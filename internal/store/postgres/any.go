@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,21 +24,26 @@ func (p Store) takeAny(ctx context.Context, tx db.DBTX, groups []*store.Group, p
 		return false, err
 	}
 	allowed = store.Give(groups, partial)
-	var given []*store.Group // of the units that each gives, in lock order
+	var given, refused []*store.Group // of the units that each gives or was asked for, in lock order
 	var reads []exec.Call
 	for _, g := range groups {
 		one := *g
 		q := &one.Query
-		q.Units, q.Cost, q.Unit, q.Count = g.Given, g.Given, g.Given, 1
+		q.Units = cmp.Or(g.Given, g.Need)
+		q.Cost, q.Unit, q.Count = q.Units, q.Units, 1
 		switch {
 		case g.Given > 0:
 			given = append(given, &one)
-		case g.Need > 0 && g.Algorithm == algorithm.SlidingWindowLog: // the view is about another number of units
-			q.Units, q.Unit, q.Now = g.Need, g.Need, &g.Outcome.UpdatedAt
+			continue
+		case g.Need > 0:
+			refused = append(refused, &one)
+		}
+		if g.Need > 0 && g.Algorithm == algorithm.SlidingWindowLog { // the view is about another number of units
+			q.Now = &g.Outcome.UpdatedAt
 			reads = append(reads, p.get(ctx, g, *q, func(o store.Outcome) { g.Outcome.View = o.View }))
 		}
 	}
-	if calls := append(p.takes(ctx, given, 1), reads...); len(calls) > 0 {
+	if calls := slices.Concat(p.takes(ctx, given, 1), p.records(ctx, refused), reads); len(calls) > 0 {
 		err = exec.Together(ctx, tx, calls)
 	}
 	if err != nil && (!p.tx || err != exec.ErrOtherPeriod) {

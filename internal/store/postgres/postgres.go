@@ -90,8 +90,8 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 	case algorithm.Concurrency:
 		return p.slots(ctx, op)
 	}
-	if p.routed && len(op.Marks) > 0 {
-		return fmt.Errorf("%w: Policy.Marks of policy %s with Config.Sharding %q: a statement of two tables reaches one server only", store.ErrUnsupported, store.Quote(op.Policy), store.ShardingRouter)
+	if p.routed && op.Records() {
+		return errRecords(&op.Query)
 	}
 	switch op.Kind {
 	case store.TakeAll, store.GetAll, store.TakeAny:

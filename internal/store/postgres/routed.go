@@ -23,12 +23,20 @@ import (
 // errManyKeys: a statement for many keys would have been sent to a router.
 var errManyKeys = fmt.Errorf("%w: Config.Sharding is %q: a statement cannot have several keys", store.ErrUnsupported, store.ShardingRouter)
 
-// oneKey returns an error if the groups have several keys.
+// errRecords: a policy has marks.
+func errRecords(q *store.Query) error {
+	return fmt.Errorf("%w: Policy.Marks of policy %s with Config.Sharding %q: a statement of two tables reaches one server only", store.ErrUnsupported, store.Quote(q.Policy), store.ShardingRouter)
+}
+
+// oneKey returns an error if the groups have several keys, or one has marks.
 func oneKey(groups []*store.Group) error {
 	for _, g := range groups {
 		if first := groups[0]; g.Key != first.Key {
 			return fmt.Errorf("%w: requests[%d].Key %s and requests[%d].Key %s may be on different servers, since Config.Sharding is %q: give all requests one Key under several policies, or let Citus distribute the tables",
 				store.ErrUnsupported, first.Index, store.Quote(first.Key), g.Index, store.Quote(g.Key), store.ShardingRouter)
+		}
+		if g.Records() {
+			return errRecords(&g.Query)
 		}
 	}
 	return nil

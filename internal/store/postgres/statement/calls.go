@@ -194,7 +194,7 @@ func (c Call) Send(tx db.DBTX) error {
 	if calendar {
 		s = t.calendar[op.Kind]
 	}
-	if len(q.Marks) > 0 && int(op.Kind) < len(t.marked) && t.marked[op.Kind] != nil {
+	if q.Records() && !op.Locks && int(op.Kind) < len(t.marked) && t.marked[op.Kind] != nil {
 		s = t.marked[op.Kind]
 	}
 	w := of(op)
