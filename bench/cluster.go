@@ -44,7 +44,7 @@ func (b *bench) cluster() part {
 		{
 			Name: "cluster", Title: "10,000 keys on a Citus cluster of this machine", By: "callers", Figure: report.PerSecond,
 			More: []report.Figure{report.Server, report.Client, report.P50, report.P99},
-			Note: "Durable. Server: of all nodes together. All share the machine, so Server is what separate machines would do.",
+			Note: "Durable. Server adds up the processor time of all nodes. They share one machine, so Server says more about separate machines than the rate does.",
 		},
 		{
 			Name: "cluster-held", Title: "a row of a worker is held, 1,000 requests a second", By: "callers", Figure: report.P99, More: []report.Figure{report.P50, report.P999},

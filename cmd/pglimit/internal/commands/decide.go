@@ -160,7 +160,8 @@ func newUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 aside, and what remains. It counts nothing. For a bucket, spent is what has not
 leaked yet. For attempts it shows the failures that count, the attempts under way and
 the wait, from places that are not known; for concurrency, the slots that are held.
-For a balance it shows what was granted, spent, has expired and is left, lot by lot.`,
+For a balance it shows the units that were granted, were spent, have expired and are
+left. Below them it lists the lots with units, in the order in which they are spent.`,
 		Example: `  pglimit usage --limit 100000 --calendar month --time-zone Europe/Vienna alice
   pglimit usage --limit 100000 --calendar month alice --json | jq .remaining`,
 		Args: cobra.ExactArgs(1),

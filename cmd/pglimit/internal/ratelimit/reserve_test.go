@@ -98,7 +98,8 @@ descriptors:
 - {key: local, rate_limit: {unit: hour, requests_per_unit: 100, pglimit: {on_error: fail_local}}}
 `
 
-// TestReserve: estimates are held under all limits or none, and commits count what was used.
+// TestReserve: a Reserve holds its estimate under all limits or under none. A Commit counts the
+// units that it reports instead of the estimate.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	shadow := Options{Shadow: true}
@@ -286,8 +287,9 @@ func (f flaky) Settle(ctx context.Context, id string, units float64) (limiter.Re
 	return f.Limiter.Settle(ctx, id, units)
 }
 
-// TestReserveWithoutADecision: an error gives back what was reserved before it, and limits are
-// reserved in one order. A repeated Commit counts what the first did not.
+// TestReserveWithoutADecision: a Reserve that fails under one limit gives back the units that it
+// holds under the others. All Reserves take limits in the same order. If a Commit fails under one
+// limit, its repetition counts the units there, and nowhere twice.
 func TestReserveWithoutADecision(t *testing.T) {
 	t.Parallel()
 	var seen []string

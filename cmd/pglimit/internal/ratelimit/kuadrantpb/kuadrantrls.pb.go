@@ -157,7 +157,7 @@ func (x *ReserveResponse) GetReservationId() string {
 	return ""
 }
 
-// CommitRequest counts what was used.
+// CommitRequest reports the units that a request used.
 type CommitRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
@@ -165,7 +165,7 @@ type CommitRequest struct {
 	Descriptors []*v3.RateLimitDescriptor `protobuf:"bytes,2,rep,name=descriptors,proto3" json:"descriptors,omitempty"`
 	// The reservation to end. If it is empty, Commit counts as Report does.
 	ReservationId string `protobuf:"bytes,3,opt,name=reservation_id,json=reservationId,proto3" json:"reservation_id,omitempty"`
-	// The units that were used. 0 gives back what was reserved.
+	// The units to count. At 0 all reserved units are free again.
 	ActualAmount  uint64 `protobuf:"varint,4,opt,name=actual_amount,json=actualAmount,proto3" json:"actual_amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

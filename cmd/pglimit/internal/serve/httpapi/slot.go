@@ -73,7 +73,7 @@ func (h *Handler) renew(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if in.ID == "" {
-		return api.BadField("id", "is missing: it is what /v1/acquire answered")
+		return api.BadField("id", "is missing: send the id of the answer of /v1/acquire")
 	}
 	ttl, err := optional("ttl", in.TTL)
 	if err != nil {

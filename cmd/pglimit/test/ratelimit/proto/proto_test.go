@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "write kuadrantrls.pb.go")
 
-// TestKuadrantProto: kuadrantrls.pb.go is what protoc-gen-go makes of kuadrantrls.proto. What that
-// imports is in the packages of Envoy's messages.
+// TestKuadrantProto: protoc-gen-go makes the same kuadrantrls.pb.go from kuadrantrls.proto. The
+// packages of Envoy's messages have the files that it imports.
 func TestKuadrantProto(t *testing.T) {
 	t.Parallel()
 	const dir, name = "../../../internal/ratelimit/kuadrantpb", "kuadrantrls.proto"
