@@ -32,9 +32,10 @@ type levelsEvent struct {
 
 // levelEvent is the state of a key under one algorithm. At is in Unix milliseconds.
 type levelEvent struct {
-	At        float64 `json:"at"`
-	Level     float64 `json:"level"`
-	Remaining float64 `json:"remaining"`
+	At        float64        `json:"at"`
+	Level     float64        `json:"level"`
+	Remaining float64        `json:"remaining"`
+	Usage     *limiter.Usage `json:"usage,omitempty"` // of a balance
 }
 
 // decisionEvent is the event "decision". At is in Unix milliseconds. The other times are in

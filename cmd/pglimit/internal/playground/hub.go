@@ -29,6 +29,9 @@ type Hub struct {
 	used    map[string]policies
 	streams []*stream // the oldest first
 	closed  bool
+	jobs    map[string][]*job // by their keys; the oldest first
+	started int               // jobs
+	running sync.WaitGroup    // of jobs
 }
 
 // policies has the last used policy of each algorithm, of a key in use.
@@ -43,18 +46,22 @@ type stream struct {
 
 // newHub returns a hub. Its limiter is newLimiter's, from config with Observe set.
 func newHub(newLimiter func(*limiter.Config) (*limiter.Limiter, error), config limiter.Config) (*Hub, error) {
-	h := &Hub{used: map[string]policies{}}
+	h := &Hub{used: map[string]policies{}, jobs: map[string][]*job{}}
 	config.Observe = h.observe
 	var err error
 	h.Limiter, err = newLimiter(&config)
 	return h, err
 }
 
-// Close ends all streams and refuses new ones.
+// Close ends all streams and jobs, and refuses new ones.
 func (h *Hub) Close() {
+	defer h.running.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
+	for key := range h.jobs {
+		h.finishAll(key)
+	}
 	for len(h.streams) > 0 {
 		h.end(h.streams[0])
 	}
@@ -74,8 +81,8 @@ func (h *Hub) Admit(key string) error {
 // observe is the limiter's Config.Observe.
 func (h *Hub) observe(_ context.Context, o limiter.Observation) {
 	request := o.Request
-	// A read of levels, or no decision. The policy of a Settle is only a name.
-	if request.Cost == 0 || o.Verb == limiter.VerbSettle || errors.Is(o.Err, limiter.ErrInvalid) {
+	// A read of levels, one try of a job, or no decision. The policy of a Settle is only a name.
+	if request.Cost == 0 || o.Verb == limiter.VerbSettle || o.Verb == limiter.VerbAcquire || errors.Is(o.Err, limiter.ErrInvalid) {
 		return
 	}
 	h.mu.Lock()
@@ -107,6 +114,11 @@ func (h *Hub) usedWith(key string) policies {
 func (h *Hub) publish(key string, text []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.send(key, text)
+}
+
+// send is publish for a caller that has locked the hub.
+func (h *Hub) send(key string, text []byte) {
 	for _, s := range slices.Clone(h.streams) {
 		if s.key != key {
 			continue
@@ -155,9 +167,10 @@ func (h *Hub) end(s *stream) {
 func (h *Hub) Reset(ctx context.Context, key string) error {
 	h.mu.Lock()
 	used := h.used[key]
+	h.finishAll(key)
 	delete(h.used, key) // a decision from now on may survive the reset, so it is a new use
 	h.mu.Unlock()
-	if err := h.forget(ctx, key, limiter.Algorithms()); err != nil {
+	if err := h.forget(ctx, key, append(limiter.Algorithms(), slots.Algorithm, balance.Algorithm)); err != nil {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if used != nil { // it is in use still

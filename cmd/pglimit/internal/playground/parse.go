@@ -50,6 +50,9 @@ func parseKey(key string) error {
 // anyPolicy returns a valid policy of an algorithm, for operations on a key that do not
 // depend on the numbers.
 func anyPolicy(a limiter.Algorithm) limiter.Policy {
+	if a == balance.Algorithm {
+		return balance
+	}
 	return limiter.Policy{Name: nameOf(a), Algorithm: a, Limit: 1, Period: time.Second}
 }
 

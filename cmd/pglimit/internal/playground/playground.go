@@ -92,6 +92,8 @@ func (s *Server) routes() (http.Handler, error) {
 	mux.Handle("GET /api/setup", api.Answer(s.setup))
 	mux.Handle("POST /api/describe", describeHandler(s.config.Command))
 	mux.Handle("POST /api/send", api.Answer(s.send))
+	mux.Handle("POST /api/jobs", api.Answer(s.jobs))
+	mux.Handle("POST /api/grant", api.Answer(s.grant))
 	mux.Handle("POST /api/reset", api.Answer(s.reset))
 	mux.Handle("GET /api/events", streamHandler(s.hub))
 	s.replays.add(mux)

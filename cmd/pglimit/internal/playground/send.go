@@ -1,6 +1,7 @@
 package playground
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -93,6 +94,33 @@ func (in *requests) read() ([]limiter.Request, error) {
 		}
 	}
 	return list, nil
+}
+
+// grant answers POST /api/grant: it adds a lot to a key's balance.
+func (s *Server) grant(w http.ResponseWriter, r *http.Request) (any, error) {
+	var in struct {
+		Key      string  `json:"key"`
+		Units    float64 `json:"units"`
+		Seconds  int     `json:"seconds"` // until it expires; 0: never
+		Priority int     `json:"priority"`
+		Source   string  `json:"source"`
+	}
+	err := api.Read(w, r, &in)
+	if err = cmp.Or(err, parseKey(in.Key), s.hub.Admit(in.Key)); err != nil {
+		return nil, err
+	}
+	lot := limiter.GrantOptions{Priority: in.Priority, Source: in.Source}
+	if in.Seconds != 0 { // by the database's clock
+		now, err := s.hub.Limiter.Check(r.Context(), balance, in.Key, 0)
+		if err != nil {
+			return nil, api.ProblemOf(err, balance.Algorithm)
+		}
+		lot.Expires = now.At.Add(time.Duration(in.Seconds) * time.Second)
+	}
+	if _, err = s.hub.Limiter.Grant(r.Context(), balance, in.Key, in.Units, lot); err != nil {
+		return nil, api.ProblemOf(err, balance.Algorithm)
+	}
+	return struct{}{}, nil
 }
 
 // reset answers POST /api/reset: it resets a key.

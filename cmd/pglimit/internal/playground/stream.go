@@ -3,6 +3,7 @@ package playground
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,7 +41,7 @@ func streamHandler(h *Hub) http.Handler {
 		defer pulse.Stop()
 		defer sample.Stop()
 		levels := sampler{hub: h, key: key, changing: true}
-		for text := hello(r, h.Limiter, key); ; {
+		for text := hello(r, h, key); ; {
 			if _, err := w.Write(text); err != nil {
 				return
 			}
@@ -74,10 +75,10 @@ func streamHandler(h *Hub) http.Handler {
 	})
 }
 
-// hello returns the beginning of a stream: the time of the limiter's clock, and the
-// delay before reconnecting.
-func hello(r *http.Request, l *limiter.Limiter, key string) []byte {
-	now, err := l.Check(r.Context(), anyPolicy(limiter.GCRA), key, 0)
+// hello returns the beginning of a stream: the time of the limiter's clock, the delay before
+// reconnecting, and the key's jobs.
+func hello(r *http.Request, h *Hub, key string) []byte {
+	now, err := h.Limiter.Check(r.Context(), anyPolicy(limiter.GCRA), key, 0)
 	if err != nil {
 		now.At = time.Now()
 	}
@@ -85,7 +86,9 @@ func hello(r *http.Request, l *limiter.Limiter, key string) []byte {
 	if err != nil {
 		text = append(text, encodeEvent("problem", api.ProblemOf(err, ""))...)
 	}
-	return text
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append(text, h.encodeJobs(key)...)
 }
 
 // sampler reads a key's levels for one stream.
@@ -123,15 +126,26 @@ func readLevels(ctx context.Context, l *limiter.Limiter, key string, used polici
 	seen.Levels = map[limiter.Algorithm]levelEvent{}
 	for a, p := range used {
 		all.Go(func() {
-			r, failed := l.Check(ctx, p, key, 0)
+			var u limiter.Usage
+			var failed error
+			if a == balance.Algorithm {
+				u, failed = l.Usage(ctx, p, key)
+			} else {
+				u.Result, failed = l.Check(ctx, p, key, 0)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if failed != nil {
 				err = failed
 				return
 			}
-			seen.Levels[a] = levelEvent{At: millis(r.At), Level: r.Level, Remaining: r.Remaining}
-			held = held || r.ResetAfter > 0
+			level := levelEvent{At: millis(u.Result.At), Level: u.Result.Level, Remaining: u.Result.Remaining}
+			if a == balance.Algorithm {
+				level.Usage = &u
+			}
+			seen.Levels[a] = level
+			expires := slices.ContainsFunc(u.Lots, func(l limiter.Lot) bool { return !l.Expires.IsZero() })
+			held = held || u.Result.ResetAfter > 0 || expires
 		})
 	}
 	all.Wait()

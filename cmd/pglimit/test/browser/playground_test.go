@@ -22,7 +22,7 @@ func TestPlayground(t *testing.T) {
 		"Controls": testControls, "Invalid": testInvalid, "LinkAndCopy": testLinkAndCopy, "Send": testSend, "Reset": testReset,
 		"Traffic": testTraffic, "Edge": testEdge, "Late": testLate, "ServerLate": testServerLate, "LateDescription": testLateDescription, "ClockSet": testClockSet, "KeyIsText": testKeyIsText,
 		"ManyTabs": testManyTabs, "Keyboard": testKeyboard, "Names": testNames, "Quiet": testQuiet, "NarrowAndWide": testNarrowAndWide,
-		"NoShift": testNoShift, "Calm": testCalm, "Plot": testPlot, "ForcedColours": testForcedColours,
+		"NoShift": testNoShift, "Slots": testSlots, "Balance": testBalance, "Calm": testCalm, "Plot": testPlot, "ForcedColours": testForcedColours,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,7 @@
 import { get, post } from "./api.js";
 import { Card, copied, title, words } from "./card.js";
 import { setUpReplay } from "./replay.js";
+import { Balance, Slots } from "./spend.js";
 import { Stream } from "./stream.js";
 import { setUpTraffic } from "./traffic.js";
 
@@ -18,7 +19,8 @@ const say = (text) => (element("said").textContent = text);
 const page = { key: () => key.value.toWellFormed() || defaultKey, say, changed };
 
 let cards = [];
-const card = (algorithm) => cards.find((c) => c.algorithm === algorithm);
+const pools = { concurrency: new Slots(page), balance: new Balance(page) };
+const card = (algorithm) => cards.find((c) => c.algorithm === algorithm) ?? pools[algorithm];
 
 const stream = new Stream({
   connected: () => {
@@ -39,12 +41,13 @@ const stream = new Stream({
   levels: (e) => {
     if (outage) problem((outage = undefined));
     for (const [algorithm, seen] of Object.entries(e.levels)) {
-      card(algorithm)?.plot.level(seen.at, seen.level);
+      card(algorithm)?.plot?.level(seen.at, seen.level);
       card(algorithm)?.level(seen);
     }
   },
+  jobs: (jobs) => pools.concurrency.jobs(jobs),
   reset: () => {
-    for (const c of cards) c.reset(stream.now());
+    for (const c of [...cards, ...Object.values(pools)]) c.reset(stream.now());
   },
   problem: (e) => {
     gap();
@@ -153,7 +156,7 @@ async function copyLink() {
 
 function changeKey() {
   changed();
-  for (const c of cards) c.reset();
+  for (const c of [...cards, ...Object.values(pools)]) c.reset();
   stream.follow(page.key());
 }
 
@@ -171,6 +174,7 @@ function draw() {
     if (time - drawn >= (calm.matches ? 1000 : frame)) {
       drawn = time;
       for (const c of cards) if (inSight.has(c.plot.canvas)) c.plot.draw(stream.now());
+      for (const p of Object.values(pools)) p.draw(stream.now());
     }
     if (time - named >= 2000) {
       named = time;
@@ -194,7 +198,7 @@ async function start() {
   problem(null);
   element("database").textContent = setup.database;
   cards = setup.policies.map((p) => new Card(p, page));
-  element("replay").before(...cards.map((c) => c.element));
+  element("slots").before(...cards.map((c) => c.element));
   readLink();
   setUpTraffic(element("traffic"), element("rate"), () => card("fixed_window").windowEnds - stream.now(), sendTraffic);
   element("send-all").onclick = () => sendAll(1);

@@ -14,7 +14,7 @@ export class Stream {
   #rest;
   #lead = Infinity; // ms that this machine's clock is ahead of the database's; an estimate
 
-  /** on has decision(d), levels(l), reset(), problem(p), connected(), paused() and lost(why); why is "" if unknown. */
+  /** on has decision(d), levels(l), jobs(list), reset(), problem(p), connected(), paused() and lost(why); why is "" if unknown. */
   constructor(on) {
     this.on = on;
     const look = () => {
@@ -50,6 +50,7 @@ export class Stream {
       for (const level of Object.values(e.levels)) this.#seen(level);
       this.on.levels(e);
     });
+    on("jobs", (e) => this.on.jobs(e.jobs));
     on("reset", () => this.on.reset());
     on("problem", (e) => this.on.problem(e));
     source.onerror = async () => {

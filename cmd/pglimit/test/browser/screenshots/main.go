@@ -94,13 +94,18 @@ func dashboards(ctx context.Context, to string) error {
 	})
 }
 
-// scene sends bursts around the edge of the fixed window, to all cards.
+// scene sends bursts around the edge of the fixed window, to all cards. Five jobs want three slots,
+// one of them dies, and a gift is spent before what was bought.
 func (p *photographer) scene(b *browser.Tab) {
 	b.Wait("connected", `$("#status").textContent === "connected"`)
 	p.size(b, 1280, 1)
 	b.Run("traffic", `$("#traffic").value = "edge"; $("#traffic").dispatchEvent(new Event("input"))`)
 	b.Wait("both bursts", `+$("#card-fixed_window .allowed[data-count]").dataset.count >= 20 && (window.seen ??= Date.now())`)
-	b.Wait("a while", `Date.now() > seen + 6000`)
+	b.Wait("a while", `Date.now() > seen + 4000`)
+	b.Run("jobs and lots", `
+		const click = async selector => { $(selector).click(); await new Promise(done => setTimeout(done, 300)) }
+		for (const selector of [...Array(5).fill("#slots [data-post]"), "#slots .die", "#balance [data-body*=bought]", "#balance [data-body*=gift]", "#balance .spend"]) await click(selector)`)
+	b.Wait("a lot is spent", `$("#balance [data-is=spent]").textContent === "10"`)
 	for _, scheme := range []string{"light", "dark"} {
 		p.size(b, 1280, 1)
 		p.shoot(b, scheme, "playground-wide-"+scheme)
@@ -112,8 +117,8 @@ func (p *photographer) scene(b *browser.Tab) {
 // size sets the window's width. Its height shows all cards, or two in a narrow window, where
 // they are one above the other.
 func (p *photographer) size(b *browser.Tab, width int64, scale float64) {
-	b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800, chromedp.EmulateScale(scale)))
-	last := "article:last-of-type"
+	b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 900, chromedp.EmulateScale(scale)))
+	last := "#balance"
 	if width < 768 {
 		last = "article:nth-of-type(2)"
 	}
