@@ -102,7 +102,7 @@ func (a *Any) conclude(later time.Duration) {
 //   - While the database is away: an error if any policy is FailClosed, else the first pool
 //     that is FailOpen gives, or that is FailLocal and has room in memory.
 //   - Costs that differ and two requests for one policy and key are ErrInvalid, a
-//     LeakyBucketQueue, Attempts, Policy.Marks and an IdempotencyKey ErrUnsupported. Errors name the
+//     LeakyBucketQueue, Attempts and an IdempotencyKey ErrUnsupported. Errors name the
 //     request by its index. A Lease is not used.
 //   - Config.Observe is called for each request. One that had no room is observed as denied,
 //     also if another pool gave.

@@ -190,9 +190,9 @@ type Policy struct {
 	//   - 100% is reached when less than a unit is free, or less than the cost if that is smaller.
 	//   - In a window a key records each mark once. Windows are those of the algorithm; for a
 	//     bucket, and a SlidingWindowLog, the periods since 1970-01-01 UTC.
-	//   - Do, Allow, AllowN, AllowUpTo, Charge, Reserve and ReserveUpTo record marks, and so do
-	//     AllowAll, Wait and WaitAll of one request. AllowAll of several and AllowAny return
-	//     ErrUnsupported, and so do the SQL functions that would consume.
+	//   - All verbs that consume record marks: an AllowAll those of each key once all are locked,
+	//     and an AllowAny those of each pool that is asked. So do the SQL functions by a policy's
+	//     name.
 	//   - Settle, Refund, Undo, Check and requests above the burst record none: the key's next
 	//     decision does. Decisions of FailLocal do so when they are charged. The row of RestLimit
 	//     has no marks.

@@ -47,7 +47,7 @@ func (e *engine) AllowN(ctx context.Context, p Policy, key string, cost float64)
 //     FailLocal ones are granted in memory all or none, and FailOpen ones follow.
 //   - The rows of all keys are locked for two round trips to the database. If all keys had
 //     much room at this Limiter's last AllowAll, the request takes one round trip, and the rows
-//     are locked only while the database decides.
+//     are locked only while the database decides. If a policy has Marks, it is three in any case.
 //   - A remembered denial of one of its requests denies the whole: the Source of the others
 //     is SourceSkipped.
 //   - A request of a shadow policy never denies the others. If the others are granted, it is

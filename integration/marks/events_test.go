@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
@@ -143,25 +141,4 @@ func TestEventsAreForgotten(t *testing.T) {
 	if left := testworld.Value[string](t, pool, `SELECT string_agg(key, ' ' ORDER BY key) FROM pglimit_event`); left != "k1 k2" {
 		t.Errorf("the events of %s are left", left)
 	}
-}
-
-// TestMarksInFunctions: the SQL functions that would consume refuse a policy with marks, and count
-// nothing; others serve it.
-func TestMarksInFunctions(t *testing.T) {
-	t.Parallel()
-	pool := testworld.FunctionsPool(t)
-	testworld.StorePolicy(t, pool, hourly, false)
-	for _, call := range []string{
-		`pglimit.allow('hourly', 'k')`, `pglimit.charge('hourly', 'k', 1)`, `pglimit.reserve('hourly', 'k', 1, 60)`, `pglimit.allow_up_to('hourly', 'k', 2)`,
-		`pglimit.allow_all(ARRAY['hourly', 'hourly'], ARRAY['k', 'l'])`,
-	} {
-		var answer *pgconn.PgError
-		if _, err := pool.Exec(t.Context(), "SELECT "+call); !errors.As(err, &answer) || answer.Code != "0A000" || !strings.Contains(answer.Message, "marks") {
-			t.Errorf("%s: %v", call, err)
-		}
-	}
-	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_fixed_window`); n != 0 {
-		t.Errorf("%d keys were counted", n)
-	}
-	testworld.Exec(t, pool, `SELECT pglimit.check('hourly', 'k', 1), pglimit.usage('hourly', 'k'), pglimit.block('hourly', 'k', 60)`)
 }

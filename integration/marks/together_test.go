@@ -213,7 +213,11 @@ func TestMarksAfterAllLocks(t *testing.T) {
 			return got.Allowed, err
 		},
 	} {
-		first, last := p.Request(what+"1", 10), q.Request(what+"2", 10)
+		first, last := p.Request(what+"1", 1), q.Request(what+"2", 1)
+		if what == "any" {
+			last.Cost, first.Cost = 2, 2 // one unit of each
+		}
+		reserveAndSpend(t, l, []limiter.Request{first})
 		holds, waits, looks := testworld.Begin(t, pool, pgx.TxOptions{}), testworld.Begin(t, pool, pgx.TxOptions{}), testworld.Begin(t, pool, pgx.TxOptions{})
 		testworld.Must(t)(l.InTx(holds).AllowN(t.Context(), q, last.Key, 0.5))
 		answer := make(chan error, 1)

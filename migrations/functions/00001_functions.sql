@@ -121,7 +121,7 @@ BEGIN
             calendar text, time_zone text, anchor text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8,
             -- the end of its block, infinity if that has none; whether it has overrides for several keys
             blocked_until timestamptz, ruled bool,
-            lease float8, block_growth float8, block_max_s float8, max_keys bigint, rest_limit float8, overdraft float8
+            lease float8, block_growth float8, block_max_s float8, max_keys bigint, rest_limit float8, overdraft float8, marks text
         );
         -- A key under a policy that bounds them: the permits wanted and granted, the rows that
         -- there are, and for how long the key's row is there.
@@ -849,7 +849,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.marks = '' THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -2603,6 +2603,38 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- Records the marks that the key has reached, by its state after the decision, as the statements
+-- that record do.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._recorded(request pglimit._request, marks text) RETURNS pglimit._request
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    part text;
+    reached bigint; -- millionths
+    recorded bool := false;
+BEGIN
+    IF marks = '' OR request.key = '' OR request.statement NOT IN ('take', 'charge') THEN
+        RETURN request; -- the row that keys share has none
+    END IF;
+    FOREACH part IN ARRAY string_to_array(marks, ','::text) LOOP
+        reached := round(rtrim(part, '%'::text)::float8 * 10000::float8);
+        IF request.level >= reached::float8 * (request.burst * 0.000000999999999::float8)
+            OR reached = 1000000 AND request.statement = 'take' AND request.level > request.burst - LEAST(1, request.cost) * 0.999999::float8 THEN
+            INSERT INTO pglimit_event (policy, key, algorithm, mark, window_ends_at_us, at_us, due_at_us, level, limit_units)
+            VALUES (request.policy, request.key, request.algorithm, reached,
+                CASE WHEN request.algorithm = 'fixed_window' THEN request.ends_at_us ELSE (request.updated_at_us / request.period_us + 1) * request.period_us END,
+                request.updated_at_us, request.updated_at_us, request.level, request.burst)
+            ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING;
+            recorded := recorded OR FOUND;
+        END IF;
+    END LOOP;
+    IF recorded THEN
+        PERFORM pg_notify('pglimit_event'::text, ''::text);
+    END IF;
+    RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- Gives back expired reservations of the key, at most 200, and reports whether anything
 -- came back. A later denial, or the janitor, gives back the others.
 -- +goose StatementBegin
@@ -2853,11 +2885,8 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._admit(request pglimit._request, most bigint, rest_limit float8 DEFAULT 0, of_burst float8 DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    IF most < 0 AND request.statement NOT IN ('none', 'denied', 'check') THEN
-        RAISE feature_not_supported USING MESSAGE = 'pglimit: policy ' || quote_literal(request.policy) || ' has marks, which the SQL functions do not record',
-            HINT = 'Request by the library, the command or the server, or set marks to an empty text.';
-    ELSIF request.statement <> 'take' AND request.statement <> 'charge' THEN
-        RETURN request; -- it inserts nothing
+    IF most = 0 OR request.statement <> 'take' AND request.statement <> 'charge' THEN
+        RETURN request; -- the policy bounds none, or it inserts nothing
     ELSIF pglimit._present(request) THEN
         RETURN request;
     ELSIF pglimit._permit(request, most) IS NOT NULL THEN
@@ -3525,14 +3554,14 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
-    IF policy.max_keys <> 0 THEN
-        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+    IF policy.max_keys <> 0 OR policy.marks <> '' THEN
+        RETURN pglimit._answer(pglimit._recorded(pglimit._run(pglimit._admit(
             pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
             blocked_until => policy.blocked_until, lease => policy.lease, floor => floor, overdraft => policy.overdraft),
-            policy.max_keys, policy.rest_limit, policy.burst)));
+            policy.max_keys, policy.rest_limit, policy.burst)), policy.marks));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
@@ -3557,6 +3586,7 @@ DECLARE
     request pglimit._request;
     due pglimit._request;
     requests pglimit._request[]; -- as in the call
+    marks text[];
     bounds bigint[]; -- max_keys
     bounded bool := false; -- one of them
     missing bigint[] := '{}'; -- places of keys that have no row yet, in the order of locks
@@ -3600,9 +3630,7 @@ BEGIN
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
             blocked_until => policy.blocked_until, lease => policy.lease, floor => floor, overdraft => policy.overdraft);
         requests[i] := request;
-        IF policy.max_keys < 0 THEN
-            PERFORM pglimit._admit(request, policy.max_keys); -- which refuses it
-        END IF;
+        marks[i] := policy.marks;
         bounds[i] := policy.max_keys;
         bounded := bounded OR policy.max_keys > 0;
         denied := denied OR request.statement = 'denied' AND NOT request.shadow;
@@ -3711,7 +3739,8 @@ BEGIN
                 IF bounds[places[i]] > 0 THEN
                     request := pglimit._admit(request, bounds[places[i]]);
                 END IF;
-                answer := pglimit._answer(pglimit._run(request));
+                request := pglimit._run(request);
+                answer := pglimit._answer(request);
             END IF;
         ELSIF allowed THEN
             request := pglimit._again(request);
@@ -3746,6 +3775,11 @@ BEGIN
         END IF;
         delay_s := GREATEST(delay_s, answer.delay_s);
         answers[places[i]] := answer;
+        requests[places[i]] := request;
+    END LOOP;
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        CONTINUE WHEN marks[places[i]] = '';
+        PERFORM pglimit._recorded(requests[places[i]], marks[places[i]]); -- all rows are locked
     END LOOP;
     RETURN (allowed, wait_s, delay_s, denied_by, answers)::pglimit.results;
 END $pglimit$;
@@ -3766,6 +3800,7 @@ DECLARE
     requests pglimit._request[]; -- as in the call
     pool text;
     pools text[] := '{}';
+    marks text[];
     bounds bigint[]; -- max_keys
     last bigint; -- the last that is asked, if those before it give too little
     partial bool := false; -- it lets the rest pass
@@ -3821,6 +3856,7 @@ BEGIN
             END IF;
         END IF;
         requests[i] := request;
+        marks[i] := policy.marks;
         bounds[i] := policy.max_keys;
         IF NOT partial AND (request.statement = 'none' OR request.shadow) THEN
             last := i;
@@ -3923,6 +3959,10 @@ BEGIN
         END IF;
         requests[places[i]] := request;
     END LOOP;
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        CONTINUE WHEN marks[places[i]] = '' OR needs[places[i]] = 0::float8;
+        PERFORM pglimit._recorded(requests[places[i]], marks[places[i]]); -- all rows are locked
+    END LOOP;
     FOR i IN 1 .. pg_catalog.cardinality(names) LOOP
         request := requests[i];
         -- One that was not asked.
@@ -3960,15 +4000,15 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
-    IF policy.max_keys <> 0 THEN
-        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+    IF policy.max_keys <> 0 OR policy.marks <> '' THEN
+        RETURN pglimit._answer(pglimit._recorded(pglimit._run(pglimit._admit(
             pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
             time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
             count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
             overdraft => policy.overdraft),
-            policy.max_keys, policy.rest_limit, policy.burst)));
+            policy.max_keys, policy.rest_limit, policy.burst)), policy.marks));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
@@ -4108,14 +4148,14 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
-    IF policy.max_keys <> 0 THEN
-        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+    IF policy.max_keys <> 0 OR policy.marks <> '' THEN
+        RETURN pglimit._answer(pglimit._recorded(pglimit._run(pglimit._admit(
             pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
             anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease,
             overdraft => policy.overdraft),
-            policy.max_keys, policy.rest_limit, policy.burst)));
+            policy.max_keys, policy.rest_limit, policy.burst)), policy.marks));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
@@ -4270,6 +4310,9 @@ BEGIN
         request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);
+    IF policy.marks <> '' THEN
+        PERFORM pglimit._recorded(request, policy.marks);
+    END IF;
     answer := pglimit._answer(request);
     counted := request.granted > 0::float8;
     IF answer.allowed THEN
@@ -4361,6 +4404,9 @@ BEGIN
         request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);
+    IF policy.marks <> '' THEN
+        PERFORM pglimit._recorded(request, policy.marks);
+    END IF;
     answer := pglimit._answer(request);
     counted := request.granted > 0::float8;
     IF answer.allowed THEN
@@ -5319,7 +5365,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.marks = '' THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
@@ -5384,14 +5430,14 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
-    IF policy.max_keys <> 0 THEN
-        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+    IF policy.max_keys <> 0 OR policy.marks <> '' THEN
+        RETURN pglimit._answer(pglimit._recorded(pglimit._run(pglimit._admit(
             pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
             lease => policy.lease, floor => floor, overdraft => policy.overdraft),
-            policy.max_keys, policy.rest_limit, policy.burst)));
+            policy.max_keys, policy.rest_limit, policy.burst)), policy.marks));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
@@ -5409,15 +5455,15 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
-    IF policy.max_keys <> 0 THEN
-        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+    IF policy.max_keys <> 0 OR policy.marks <> '' THEN
+        RETURN pglimit._answer(pglimit._recorded(pglimit._run(pglimit._admit(
             pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
             time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
             count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
             overdraft => policy.overdraft),
-            policy.max_keys, policy.rest_limit, policy.burst)));
+            policy.max_keys, policy.rest_limit, policy.burst)), policy.marks));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
@@ -5452,13 +5498,13 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
-    IF policy.max_keys <> 0 THEN
-        RETURN pglimit._answer(pglimit._run(pglimit._admit(
+    IF policy.max_keys <> 0 OR policy.marks <> '' THEN
+        RETURN pglimit._answer(pglimit._recorded(pglimit._run(pglimit._admit(
             pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone, anchor => policy.anchor,
             count_denials => policy.count_denials, lease => policy.lease, overdraft => policy.overdraft),
-            policy.max_keys, policy.rest_limit, policy.burst)));
+            policy.max_keys, policy.rest_limit, policy.burst)), policy.marks));
     END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
@@ -5489,6 +5535,9 @@ BEGIN
         request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);
+    IF policy.marks <> '' THEN
+        PERFORM pglimit._recorded(request, policy.marks);
+    END IF;
     answer := pglimit._answer(request);
     counted := request.granted > 0::float8;
     IF answer.allowed THEN
@@ -5534,6 +5583,9 @@ BEGIN
         request := pglimit._admit(request, policy.max_keys);
     END IF;
     request := pglimit._run(request);
+    IF policy.marks <> '' THEN
+        PERFORM pglimit._recorded(request, policy.marks);
+    END IF;
     answer := pglimit._answer(request);
     counted := request.granted > 0::float8;
     IF answer.allowed THEN
@@ -5692,7 +5744,7 @@ BEGIN
                  'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
                  'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
-                 '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
+                 '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_recorded', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log', '_balance') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;

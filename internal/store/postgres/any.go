@@ -24,7 +24,7 @@ func (p Store) takeAny(ctx context.Context, tx db.DBTX, groups []*store.Group, p
 		return false, err
 	}
 	allowed = store.Give(groups, partial)
-	var given, refused []*store.Group // of the units that each gives or was asked for, in lock order
+	var given, refused []*store.Group // of the units that each gives, or could give and does not, in lock order
 	var reads []exec.Call
 	for _, g := range groups {
 		one := *g
@@ -35,7 +35,7 @@ func (p Store) takeAny(ctx context.Context, tx db.DBTX, groups []*store.Group, p
 		case g.Given > 0:
 			given = append(given, &one)
 			continue
-		case g.Need > 0:
+		case g.Need > 0 && g.Possible():
 			refused = append(refused, &one)
 		}
 		if g.Need > 0 && g.Algorithm == algorithm.SlidingWindowLog { // the view is about another number of units
