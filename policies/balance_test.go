@@ -29,4 +29,10 @@ func TestOverridesOfBalances(t *testing.T) {
 			t.Errorf("%q: %v", field, err)
 		}
 	}
+	for range 20 { // of several the first is named
+		_, err := live.Apply(t.Context(), Edit{SetOverrides: []Override{{Policy: "credits", Key: "k", Limit: &five, Burst: &five}}})
+		if err == nil || !strings.Contains(err.Error(), "Override.Limit 5") {
+			t.Error(err)
+		}
+	}
 }

@@ -89,9 +89,9 @@ func (o *Override) suits(p *limiter.Policy) error {
 		}
 	}
 	if p.Algorithm == limiter.Balance {
-		for field, v := range map[string]*float64{"Limit": o.Limit, "Factor": o.Factor, "Burst": o.Burst} {
+		for i, v := range [...]*float64{o.Limit, o.Factor, o.Burst} {
 			if v != nil {
-				return badOverride(field, number(v), fmt.Sprintf("policy %s is a balance, which has no limit: leave it nil, and grant units", o.Policy))
+				return badOverride([...]string{"Limit", "Factor", "Burst"}[i], number(v), fmt.Sprintf("policy %s is a balance, which has no limit: leave it nil, and grant units", o.Policy))
 			}
 		}
 	}
