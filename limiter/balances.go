@@ -55,6 +55,9 @@ func (e *engine) Grant(ctx context.Context, p Policy, key string, units float64,
 	in := p.Request(key, units)
 	in.IdempotencyKey = o.IdempotencyKey
 	lot, err := o.lot(e.clockTime())
+	if err == nil && !valid.Units(units) {
+		err = store.Invalid("units", amount(units), "must be from 1e-9 to 2^53")
+	}
 	if err != nil {
 		return Result{}, e.refuse(ctx, verbGrant, in, err)
 	}

@@ -143,9 +143,9 @@ func TestBalanceErrors(t *testing.T) {
 		"is longer than 255":           grant(1, GrantOptions{Source: strings.Repeat("x", 256)}),
 		"NUL":                          grant(1, GrantOptions{Source: "\x00"}),
 		"UTF-8":                        grant(1, GrantOptions{Source: "\xff"}),
-		"cost 0":                       grant(0, GrantOptions{}),
-		"cost -1":                      grant(-1, GrantOptions{}),
-		"cost 1e-10":                   grant(1e-10, GrantOptions{}),
+		"units 0":                      grant(0, GrantOptions{}),
+		"units -1":                     grant(-1, GrantOptions{}),
+		"units 0.0000000001":           grant(1e-10, GrantOptions{}),
 		"IdempotencyKey":               grant(1, GrantOptions{IdempotencyKey: strings.Repeat("x", 256)}),
 		"Floor 0.5": func() error {
 			_, err := l.Do(t.Context(), Request{Policy: prepaid, Key: "k", Cost: 1, Floor: 0.5})

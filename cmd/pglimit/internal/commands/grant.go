@@ -64,7 +64,11 @@ With --once a repeated grant adds nothing: name the payment there.`,
 
 // balanceUsage returns a Usage of a balance as rows of two columns.
 func balanceUsage(u limiter.Usage) string {
-	text := fmt.Sprintf("granted\t%s\nspent\t%s\nexpired\t%s\nremaining\t%s\n", cli.Units(u.Granted), cli.Units(u.Spent), cli.Units(u.Expired), cli.Units(u.Result.Remaining))
+	text := fmt.Sprintf("granted\t%s\nspent\t%s\nexpired\t%s\nremaining\t%s", cli.Units(u.Granted), cli.Units(u.Spent), cli.Units(u.Expired), cli.Units(u.Result.Remaining))
+	if u.Result.Burst > 0 {
+		text += ", with an overdraft of " + cli.Units(u.Result.Burst)
+	}
+	text += "\n"
 	if u.Debt > 0 {
 		text += fmt.Sprintf("owed\t%s\n", cli.Units(u.Debt))
 	}
@@ -75,6 +79,9 @@ func balanceUsage(u limiter.Usage) string {
 		}
 		if !l.Expires.IsZero() {
 			text += " until " + cli.Moment(l.Expires)
+		}
+		if l.Priority != 0 {
+			text += fmt.Sprintf(", priority %d", l.Priority)
 		}
 		text += "\n"
 	}

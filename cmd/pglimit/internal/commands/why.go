@@ -127,9 +127,13 @@ func whyText(why inspect.Why, key, where string) string {
 				line("now", fmt.Sprintf("%s of %s failures, %s under way", units(k.Level), units(k.Burst), printable.Count(int(k.Reservations), "attempt")))
 			}
 		case k.Algorithm == algorithm.Concurrency && k.Level != nil:
-			line("now", fmt.Sprintf("%s of %s held, in %s", units(k.Level), units(k.Burst), printable.Count(int(k.Reservations), "slot")))
+			held := fmt.Sprintf("%s of %s held, in %s", units(k.Level), units(k.Burst), printable.Count(int(k.Reservations), "slot"))
+			if k.Reservations > 0 && k.EmptyAt != nil {
+				held += "; the last ends at " + cli.Moment(*k.EmptyAt) + ", unless renewed"
+			}
+			line("now", held)
 		case k.Algorithm == algorithm.Balance && k.Level != nil:
-			line("now", fmt.Sprintf("%s owed, %s remaining; `pglimit usage` has its lots", units(k.Level), units(k.Remaining)))
+			line("now", fmt.Sprintf("%s remaining, %s of %s owed; `pglimit usage` has its lots", units(k.Remaining), units(k.Level), units(k.Burst)))
 		case k.Level != nil && k.Burst != nil:
 			line("now", fmt.Sprintf("%s of %s used, %s remaining", units(k.Level), units(k.Burst), units(k.Remaining)))
 		}
@@ -193,7 +197,10 @@ func limitText(p inspect.WhyOfPolicy, at time.Time) string {
 	text := ""
 	switch f.Algorithm {
 	case limiter.Balance:
-		text = "prepaid units, and " + cli.Units(f.Overdraft) + " owed"
+		text = "prepaid units"
+		if f.Overdraft > 0 {
+			text += ", and up to " + cli.Units(f.Overdraft) + " owed"
+		}
 	case limiter.Attempts:
 		text = fmt.Sprintf("waits from %s on, of %s to %s", printable.Count(int(f.Limit), "failure"), duration.Format(f.BlockFor), duration.Format(cmp.Or(f.BlockMax, f.Period)))
 	case limiter.Concurrency:

@@ -71,6 +71,9 @@ func (k *Key) limited(now time.Time) bool {
 	if k.Share != nil && (*k.Share >= 1 || *k.Burst >= 1 && *k.Remaining < 1-min(1e-6, 1e-9**k.Burst)) {
 		return true
 	}
+	if k.Algorithm == algorithm.Balance && k.Remaining != nil && *k.Remaining < 1 {
+		return true // without an overdraft it has no share
+	}
 	empty := k.Level != nil && math.Round(100**k.Level) == 0 // as it is shown
 	return !empty && k.LastDeniedAt != nil && now.Sub(*k.LastDeniedAt) < time.Minute
 }

@@ -84,7 +84,7 @@ func TestJobsErrors(t *testing.T) {
 	s := newSite(t)
 	s.ExpectProblem(t, http.MethodPost, "/api/jobs", `{"key":"k","number":7}`, 400, "number", "", "number is 7: no such job")
 	s.ExpectProblem(t, http.MethodPost, "/api/jobs", `{"number":7}`, 400, "key", "", "key is empty")
-	s.ExpectProblem(t, http.MethodPost, "/api/grant", `{"key":"k","units":-1}`, 400, "cost", "balance", "-1: must be positive")
+	s.ExpectProblem(t, http.MethodPost, "/api/grant", `{"key":"k","units":-1}`, 400, "units", "balance", "units -1: must be from 1e-9 to 2^53")
 	for range maxJobs {
 		s.Post(t, "/api/jobs", `{"key":"k"}`, &struct{}{})
 	}

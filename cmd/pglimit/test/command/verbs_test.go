@@ -126,7 +126,7 @@ func TestCommandSlots(t *testing.T) {
 	run(1, "denied (limit)", "acquire", "--policy", "exports", "acme")
 	run(0, "held       2 of 2 in 1 slot", "usage", "--policy", "exports", "acme")
 	run(0, "renewed "+id, "renew", id, "--ttl", "2h")
-	for _, want := range []string{"exports, concurrency: limited now", "2 held at once, each for 1h", "2 of 2 held, in 1 slot"} {
+	for _, want := range []string{"exports, concurrency: limited now", "2 held at once, each for 1h", "2 of 2 held, in 1 slot; the last ends at "} {
 		run(0, want, "why", "acme")
 	}
 	run(0, `"level": 2`, "find", "acme", "--json")

@@ -69,6 +69,8 @@ export const duration = (text = "") => text.replace(/(?<=[mh])0[sm](0s)?$/, "");
 
 /** Returns a policy's limit in words, such as "600 per 1m, burst 100". */
 export function limit(p) {
+  if (p.algorithm === "balance") return `prepaid units${p.overdraft ? `, up to ${number(p.overdraft)} owed` : ""}`;
+  if (p.algorithm === "concurrency") return `${number(p.limit)} at once, each for ${duration(p.period)} unless renewed`;
   const per = p.calendar ? `calendar ${p.calendar}${p.time_zone ? `, ${p.time_zone}` : ""}${p.anchor ? `, from ${p.anchor}` : ""}` : duration(p.period);
   return `${number(p.limit)} per ${per}${p.burst ? `, burst ${number(p.burst)}` : ""}`;
 }

@@ -42,6 +42,9 @@ function buttons(r) {
 
 const reasons = [["by_limit", "by the limit"], ["blocked", "by a block"], ["above_burst", "above the burst"], ["overloaded", "by an overload"], ["shadowed", "let pass by a shadow"]];
 
+// What a key's units are, where they are no requests that were counted.
+const units = { concurrency: " held", balance: " owed" };
+
 // How a key stands under a policy and algorithm, and why.
 function row(w, at, setup) {
   const fact = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));
@@ -53,8 +56,8 @@ function row(w, at, setup) {
     h("div", null, h("h4", null, policyLink(r.policy)), " ", h("span", { class: "quiet small" }, algorithm(r.algorithm)), " ", state(r, at)),
     of ? h("p", null, of, by && [" by an override", by.match && [` for keys by ${by.match} `, keyText(by.key, true)]], !by && w.origin === "default" && h("span", { class: "quiet" }, ", compiled into ", foreign(w.program)))
       : empty("The policy is not in the database: a program passes it with each request."),
-    r.share !== null && h("p", null, share(r), r.burst !== null && ` ${number(r.level)} of ${number(r.burst)}`),
-    h("dl", null, fact("Remaining", number(r.remaining)), fact("Last request", when(r.last_request_at, at)), fact("Empty again", when(r.empty_at, at)), fact("Reservations", number(r.reservations)), fact("Denials (24 h)", number(r.denials))),
+    r.share !== null && h("p", null, share(r), r.burst !== null && ` ${number(r.level)} of ${number(r.burst)}${units[r.algorithm] ?? ""}`),
+    h("dl", null, fact("Remaining", number(r.remaining)), fact("Last request", when(r.last_request_at, at)), fact("Empty again", when(r.empty_at, at)), fact(r.algorithm === "concurrency" ? "Slots" : "Reservations", number(r.reservations)), fact("Denials (24 h)", number(r.denials))),
     w.denied && h("p", { class: "small" }, `Denied in the last 24 hours: ${why.join(", ")}. `, w.denied.retry_at && Date.parse(w.denied.retry_at) > Date.parse(at) && ["All that can fit do so ", when(w.denied.retry_at, at), "."]),
     setup.write && buttons(r));
 }
