@@ -63,7 +63,10 @@ export class Slots extends Pool {
       const j = holders.find((j) => j.number === number);
       row.dataset.state = j ? (j.dead ? "dead" : "held") : "free";
       row.querySelector(".who").textContent = j ? `Job ${number}${j.dead ? " died" : ""}` : "free";
-      for (const b of row.querySelectorAll("button")) b.setAttribute("aria-label", `${b.textContent} job ${number}`);
+      for (const b of row.querySelectorAll("button")) {
+        b.disabled = row.dataset.state !== "held";
+        b.setAttribute("aria-label", `${b.textContent} job ${number}`);
+      }
     }
     this.show("waiting", jobs.filter((j) => !j.ends_at).map((j) => j.number).join(", ") || "–");
     this.show("ended", this.#ended);
