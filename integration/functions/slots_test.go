@@ -2,6 +2,7 @@ package functions
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +62,22 @@ func TestFunctionsAcquireInTx(t *testing.T) {
 		err := pool.QueryRow(ctx, call).Scan(&none)
 		if answer := (*pgconn.PgError)(nil); !errors.As(err, &answer) || answer.Code != "22023" {
 			t.Errorf("%s: %v", call, err)
+		}
+	}
+}
+
+// TestFunctionsOfOtherAlgorithms: the functions of limits refuse policies of attempts and of
+// concurrency, with the functions to use instead.
+func TestFunctionsOfOtherAlgorithms(t *testing.T) {
+	t.Parallel()
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, block_for_s) VALUES ('concurrency', 'concurrency', 1, 60, 0), ('attempts', 'attempts', 3, 60, 60)`)
+	for _, call := range []string{`allow($1, 'k')`, `allow_up_to($1, 'k', 2)`, `charge($1, 'k', 2)`, `refund($1, 'k', 2)`, `reserve($1, 'k', 2, 60)`, `"check"($1, 'k')`, `allow_all(ARRAY[$1], ARRAY['k'])`, `allow_any(ARRAY[$1], ARRAY['k'])`} {
+		for name, use := range map[string]string{"concurrency": "pglimit.acquire", "attempts": "pglimit.attempt"} {
+			_, err := pool.Exec(t.Context(), `SELECT pglimit.`+call, name)
+			if answer := (*pgconn.PgError)(nil); !errors.As(err, &answer) || answer.Code != "0A000" || !strings.Contains(answer.Hint, use) {
+				t.Errorf("%s of %s: %v", call, name, err)
+			}
 		}
 	}
 }
