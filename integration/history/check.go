@@ -21,6 +21,9 @@ const checkPatience = 20 * time.Second
 // errUndecided: no order was found in time, nor that there is none.
 var errUndecided = errors.New("the check took too long")
 
+// errUnchecked: it is not known what an abandoned Wait left.
+var errUnchecked = errors.New("a Wait was lost")
+
 // record is one operation of a history.
 type record struct {
 	Scene, Process, Client int

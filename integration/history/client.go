@@ -22,6 +22,7 @@ type client struct {
 	client  int
 	expires bool // its reservations do
 	rand    *rand.Rand
+	peers   []*process
 	records []record
 	next    int            // number of the next operation
 	done    []granted      // answers that an Undo may give back
@@ -67,6 +68,9 @@ func (c *client) run() {
 			c.do(&op)
 		}
 		moveClock(c.rand, c.clock.ground, c.expiry)
+		if c.await(); c.Loses && c.rand.IntN(80) == 0 {
+			c.harm(c.peers[c.rand.IntN(len(c.peers))])
+		}
 	}
 }
 
@@ -278,7 +282,7 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 	case model.Wait:
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		o.Result, err = c.limiter.DoWait(ctx, call.Request)
+		o.Result, err = c.life.Load().limiter.DoWait(ctx, call.Request)
 		return o, err
 	case model.Settle, model.Cancel, model.Succeeded, model.Failed, model.Renew, model.Release:
 		call.ID = c.board.posted()[op.Held-1]
@@ -319,7 +323,7 @@ func (c *client) do(op *model.Op) {
 	ctx, cancel := c.lose(context.Background())
 	defer cancel()
 	c.record(op, func(r *record) error {
-		o, err := c.send(ctx, c.limiter, op)
+		o, err := c.send(ctx, c.life.Load().limiter, op)
 		r.Out = o
 		if err == nil {
 			c.keep(op, o)

@@ -25,7 +25,7 @@ func (c *client) function() {
 	}
 	us, _ := c.clock.now()
 	op.SQL, op.Clocks, op.Remember = true, []int64{us + c.clock.skew}, (24 * time.Hour).Microseconds()
-	f := &testworld.Functions{Q: c.pool, Now: func() time.Time { return time.UnixMicro(us + c.clock.skew) }}
+	f := &testworld.Functions{Q: c.life.Load().pool, Now: func() time.Time { return time.UnixMicro(us + c.clock.skew) }}
 	if c.rand.IntN(2) == 0 || op.Policy.Calendar != "" { // by name it is the first plan, which is stored
 		op.Policy, f.ByName = c.plans[op.Key][0], true
 	}

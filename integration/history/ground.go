@@ -8,11 +8,25 @@ import (
 	"time"
 )
 
+// summary counts what was done and checked.
+type summary map[string]int
+
+// worlds is the number of grounds that are used at once.
+const worlds = 3
+
 // ground is what the clients of all processes share: the order of events, and the clock.
 type ground struct {
 	mu       sync.Mutex
 	events   int64   // so far: each call and each return has a number
 	readings []int64 // of the clock
+	counts   summary // of faults
+}
+
+// count counts a fault.
+func (g *ground) count(fault string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.counts[fault]++
 }
 
 // begin forgets all that was, and sets the clock.

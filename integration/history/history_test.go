@@ -7,8 +7,10 @@
 package history
 
 import (
+	"context"
 	"flag"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,70 +46,112 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	}
 	sum, checking := summary{}, time.Duration(0)
 	began := time.Now()
-	g := &ground{}
-	g.begin(start()) // a limiter reads the clock when it is made
-	of := make([]*process, processes)
-	for i := range of {
-		p, err := newProcess(url, i, g)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(p.close)
-		of[i] = p
+	var mu sync.Mutex
+	var playing sync.WaitGroup
+	rounds := 0
+	next := func() (round int, more bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		rounds++
+		return rounds - 1, sum["operations"] < *operations && !t.Failed()
 	}
-	for round := 0; sum["operations"] < *operations && !t.Failed(); round++ {
-		scenes := drawRound(seed, round)
-		store(t, pool, scenes)
-		g.begin(start())
-		all := play(scenes, seed, of)
-		for _, s := range scenes {
-			mine := slices.DeleteFunc(slices.Clone(all), func(r record) bool { return r.Scene != s.number })
-			before := time.Now()
-			if slices.ContainsFunc(mine, func(r record) bool { return r.Op.Verb == model.Wait && r.Out.Lost }) {
-				sum["histories not checked"]++ // a turn that a Wait abandons goes to a later one, unseen
-				continue
+	for range worlds {
+		g := &ground{counts: summary{}}
+		g.begin(start()) // a limiter reads the clock when it is made
+		of := make([]*process, processes)
+		for i := range of {
+			p, err := newProcess(url, i, g)
+			if err != nil {
+				t.Fatal(err)
 			}
-			for _, check := range []func(*scene, []record) error{check, checkCached} {
-				switch err := check(s, mine); {
-				case err == errUndecided:
-					sum["undecided"]++
-				case err != nil:
-					t.Errorf("-seed %d: %v", seed, err)
+			t.Cleanup(p.close)
+			of[i] = p
+		}
+		playing.Go(func() {
+			for round, more := next(); more; round, more = next() {
+				scenes := drawRound(seed, round)
+				if err := store(t.Context(), pool, scenes); err != nil {
+					t.Error(err)
+				}
+				g.begin(start())
+				all := play(scenes, seed, of)
+				for _, s := range scenes {
+					mine := slices.DeleteFunc(slices.Clone(all), func(r record) bool { return r.Scene != s.number })
+					before := time.Now()
+					found := judge(s, mine)
+					mu.Lock()
+					sum.add(mine, found)
+					for _, f := range found {
+						if f != errUndecided && f != errUnchecked {
+							t.Errorf("-seed %d: %v", seed, f)
+						}
+					}
+					checking += time.Since(before)
+					mu.Unlock()
 				}
 			}
-			sum.add(mine)
-			checking += time.Since(before)
-		}
+			mu.Lock()
+			defer mu.Unlock()
+			for fault, n := range g.counts {
+				sum[fault] += n
+			}
+		})
 	}
+	playing.Wait()
 	if 100*sum["undecided"] > max(100, sum["histories"]) {
 		t.Errorf("%d of %d histories are undecided", sum["undecided"], sum["histories"])
 	}
 	t.Logf("seed %d: %v; checked in %v, %v in all", seed, sum, checking.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
-// store stores the policies of scenes for the SQL functions.
-func store(t *testing.T, pool *pgxpool.Pool, scenes []*scene) {
-	t.Helper()
-	live, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
-	if err != nil {
-		t.Fatal(err)
+// judge returns what the checks of a scene's history find.
+func judge(s *scene, all []record) (found []error) {
+	if slices.ContainsFunc(all, func(r record) bool { return r.Op.Verb == model.Wait && r.Out.Lost }) {
+		return []error{errUnchecked} // a turn that a Wait abandons goes to a later one, unseen
 	}
-	defer func() { _ = live.Close() }()
+	for _, check := range []func(*scene, []record) error{check, checkCached} {
+		if err := check(s, all); err != nil {
+			found = append(found, err)
+		}
+	}
+	return found
+}
+
+// store stores the policies of scenes that use SQL functions. It tries again after a crash.
+func store(ctx context.Context, pool *pgxpool.Pool, scenes []*scene) (err error) {
 	var edit policies.Edit
 	for _, s := range scenes {
 		for _, plans := range s.plans {
-			edit.Set = append(edit.Set, policies.Stored{Policy: plans[0]})
+			if s.SQL {
+				edit.Set = append(edit.Set, policies.Stored{Policy: plans[0]})
+			}
 		}
 	}
-	if _, err := live.Apply(t.Context(), edit); err != nil {
-		t.Fatal(err)
+	if len(edit.Set) == 0 {
+		return nil
 	}
+	for range 100 {
+		var live *policies.Policies
+		if live, err = policies.Open(ctx, pool, &policies.Config{DisableListen: true}); err == nil {
+			_, err = live.Apply(ctx, edit)
+			_ = live.Close()
+		}
+		if err == nil || !*crashes {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return err
 }
 
-// summary counts what was checked.
-type summary map[string]int
-
-func (s summary) add(all []record) {
+func (s summary) add(all []record, found []error) {
+	if slices.Contains(found, errUnchecked) {
+		s["histories not checked"]++
+		return
+	}
+	if slices.Contains(found, errUndecided) {
+		s["undecided"]++
+	}
 	s["histories"]++
 	for i := range all {
 		r := &all[i]

@@ -73,7 +73,7 @@ func (c *client) record(op *model.Op, do func(*record) error) {
 // closes.
 func (c *client) lose(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.Loses {
-		switch c.rand.IntN(24) {
+		switch c.rand.IntN(40) {
 		case 0:
 			return context.WithTimeout(ctx, time.Duration(c.rand.IntN(2000))*time.Microsecond)
 		case 1:

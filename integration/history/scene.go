@@ -4,9 +4,11 @@ package history
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -35,8 +37,11 @@ type scene struct {
 
 // themes are the kinds of operations that a scene has besides the usual ones.
 type themes struct {
-	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots bool
+	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Floors, UpTo bool
 }
+
+// forms are what a scene may be about. usual has all verbs of limits.
+var forms = flag.String("forms", "usual usual usual attempts slots", "what histories are about; one may stand there again")
 
 // The scenes that run at once, and their size.
 const (
@@ -45,10 +50,10 @@ const (
 	opsPerTurn = 10
 )
 
-// drawRound draws the scenes that run at once. In every third round answers get lost.
+// drawRound draws the scenes that run at once. In every second round answers get lost.
 func drawRound(seed uint64, round int) (scenes []*scene) {
 	for i := range atOnce {
-		scenes = append(scenes, newScene(seed, round*atOnce+i, clients, opsPerTurn, round%3 == 2))
+		scenes = append(scenes, newScene(seed, round*atOnce+i, clients, opsPerTurn, round%2 == 1))
 	}
 	return scenes
 }
@@ -61,22 +66,19 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	if s.Expires = s.Expires && s.Reserves; s.Expires { // each request may give reservations back, in separate statements
 		s.clients, s.ops = clients-1, ops-2
 	}
-	keys := 1
-	if r.IntN(4) == 0 {
+	all := strings.Fields(*forms)
+	form, keys, name := all[r.IntN(len(all))], 1, fmt.Sprintf("scene-%d-0", number)
+	switch form {
+	case "attempts":
 		s.themes, s.Tx = themes{Loses: loses, Attempts: true}, r.IntN(2) == 0
-		for i := range 1 + r.IntN(2) {
-			s.plans = append(s.plans, []limiter.Policy{drawAttempts(r, fmt.Sprintf("scene-%d-%d", number, i))})
-		}
+		s.plans = [][]limiter.Policy{{drawAttempts(r, name)}}
 		return s
-	}
-	if r.IntN(5) == 0 {
+	case "slots":
 		s.themes, s.Tx = themes{Loses: loses, Slots: true}, r.IntN(2) == 0
-		for i := range 1 + r.IntN(2) {
-			p := limiter.Policy{Name: fmt.Sprintf("scene-%d-%d", number, i), Algorithm: limiter.Concurrency, Limit: float64(1 + r.IntN(3)), Period: period}
-			s.plans = append(s.plans, []limiter.Policy{p})
-		}
+		s.plans = [][]limiter.Policy{{{Name: name, Algorithm: limiter.Concurrency, Limit: float64(1 + r.IntN(3)), Period: period}}}
 		return s
 	}
+	s.Floors, s.UpTo = form == "floors", form == "upto"
 	if r.IntN(3) == 0 {
 		keys = 2 + r.IntN(2)
 	}

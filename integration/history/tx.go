@@ -21,13 +21,14 @@ func (c *client) transaction() {
 	ctx, cancel := c.lose(context.Background())
 	defer cancel()
 	c.record(op, func(r *record) error {
-		tx, err := c.pool.Begin(ctx)
+		life := c.life.Load()
+		tx, err := life.pool.Begin(ctx)
 		if err != nil {
 			op.Commits = false // nothing was sent
 			return err
 		}
 		defer func() { _ = tx.Rollback(context.Background()) }() // no effect after its end
-		l := c.limiter.InTx(tx)
+		l := life.limiter.InTx(tx)
 		for i := range steps {
 			step := &steps[i]
 			_, from := c.clock.now()
