@@ -132,7 +132,8 @@ func (e *engine) Refund(ctx context.Context, p Policy, key string, cost float64)
 //     Period is still the same.
 //   - SlidingWindowLog: all that the entry of that decision still holds.
 //   - Balance: all. They pay the debt, then go to the lot that r spent from first, which keeps
-//     its end. If that lot has expired, nothing goes back; Refund still does.
+//     its end. If that lot has expired, nothing goes back; Refund still does. Of requests that
+//     shared a statement it is the lot that the first of them spent from.
 //   - LeakyBucketQueue: ErrUnsupported.
 //
 // Undo also lifts the key's block if a denial began it while units of r still counted, and

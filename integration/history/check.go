@@ -111,6 +111,22 @@ func check(s *scene, all []record) error {
 	return fmt.Errorf("%s", explain(s, m, history, info, result))
 }
 
+// checkBalances checks that no unit of a balance is lost or made, by each answer to a Usage.
+func checkBalances(_ *scene, all []record) error {
+	for i := range all {
+		for _, o := range append(all[i].Out.Steps, all[i].Out) {
+			u, left := o.Usage, 0.0
+			for _, l := range u.Lots {
+				left += l.Units
+			}
+			if u.Granted+u.Debt > 0 && u.Granted+u.Debt != left+u.Spent+u.Expired {
+				return fmt.Errorf("%v granted and %v owed are not %v left, %v spent and %v expired", u.Granted, u.Debt, left, u.Spent, u.Expired)
+			}
+		}
+	}
+	return nil
+}
+
 // drifts reports whether another operation may have changed what an attempt reads of other rows
 // while it was under way: the sources that are known, and the block.
 func drifts(r *record, all []record) bool {

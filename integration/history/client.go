@@ -122,6 +122,9 @@ func (c *client) draw(inTx bool) model.Op {
 			verbs = append(verbs, model.Settle, model.Settle, model.Cancel)
 		}
 	}
+	if c.Balances {
+		verbs = append(verbs, model.Add, model.Add, model.Add, model.Add, model.Add, model.Usage)
+	}
 	op.Verb = verbs[c.rand.IntN(len(verbs))]
 	c.fill(&op)
 	switch op.Verb {
@@ -216,6 +219,15 @@ func (c *client) fill(op *model.Op) {
 		g := c.done[i]
 		c.done = slices.Delete(c.done, i, i+1)
 		op.Undone, op.Policy, op.Units, c.undone = g.op, g.policy, g.result.Granted, g.result
+	case model.Add:
+		op.Units, op.Order = float64(1+c.rand.IntN(9)), []int{0, 0, 0, -1, 2}[c.rand.IntN(5)]
+		if now, _ := c.clock.now(); c.rand.IntN(4) > 0 {
+			op.For = now + []int64{unit / 16, unit / 2, unit, 2 * unit}[c.rand.IntN(4)]
+			c.expiry = op.For - c.clock.skew
+		} else if c.Idempotent {
+			op.Idem = 1 + c.rand.IntN(4)
+			op.Units = float64(1 + op.Idem%2)
+		}
 	case model.Block:
 		op.For = int64(1+c.rand.IntN(8)) * unit / 16
 	case model.Reserve, model.ReserveUpTo:
@@ -253,7 +265,16 @@ func (c *client) fillReserve(op *model.Op, queue bool) {
 }
 
 // floor draws a share of the burst that a request leaves to others.
-func (c *client) floor() float64 { return []float64{0, 0, 0, 0, 0, 0.25, 0.5}[c.rand.IntN(7)] }
+func (c *client) floor() float64 {
+	floors := []float64{0, 0, 0, 0, 0, 0.25, 0.5}
+	switch {
+	case c.Balances:
+		return 0
+	case c.Floors:
+		floors = floors[4:]
+	}
+	return floors[c.rand.IntN(len(floors))]
+}
 
 // fillAll draws the requests of an AllowAll. Where reservations expire it has only one: a
 // denied AllowAll gives them back and is tried again in many statements.
@@ -291,7 +312,15 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 			call.Requests = append(call.Requests, limiter.Request{Policy: q.Policy, Key: c.scene.name, Cost: q.Units, Floor: q.Floor})
 		}
 	}
-	if op.Idem != 0 {
+	if op.Verb == model.Add {
+		call.Lot.Priority = op.Order
+		if op.For != 0 {
+			call.Lot.Expires = time.UnixMicro(op.For)
+		}
+		if op.Idem != 0 {
+			call.Lot.IdempotencyKey = fmt.Sprint("order-", op.Idem)
+		}
+	} else if op.Idem != 0 {
 		call.IdempotencyKey = fmt.Sprint("order-", op.Idem)
 		if op.Verb == model.Allow {
 			call.Op = "once"

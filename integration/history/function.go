@@ -13,7 +13,7 @@ import (
 
 // functions are the verbs that have a SQL function.
 var functions = []model.Verb{
-	model.Allow, model.AllowUpTo, model.Check, model.Charge, model.Refund, model.Block, model.Unblock, model.Reset,
+	model.Allow, model.AllowUpTo, model.Check, model.Charge, model.Add, model.Refund, model.Block, model.Unblock, model.Reset,
 	model.Reserve, model.ReserveUpTo, model.Settle, model.Cancel,
 }
 
@@ -26,7 +26,7 @@ func (c *client) function() {
 	us, _ := c.clock.now()
 	op.SQL, op.Clocks, op.Remember = true, []int64{us + c.clock.skew}, (24 * time.Hour).Microseconds()
 	f := &testworld.Functions{Q: c.life.Load().pool, Now: func() time.Time { return time.UnixMicro(us + c.clock.skew) }}
-	if c.rand.IntN(2) == 0 || op.Policy.Calendar != "" { // by name it is the first plan, which is stored
+	if c.rand.IntN(2) == 0 || op.Policy.Calendar != "" || c.Balances { // by name it is the first plan, which is stored
 		op.Policy, f.ByName = c.plans[op.Key][0], true
 	}
 	ctx, cancel := c.lose(context.Background())

@@ -109,7 +109,7 @@ func judge(s *scene, all []record) (found []error) {
 	if slices.ContainsFunc(all, func(r record) bool { return r.Op.Verb == model.Wait && r.Out.Lost }) {
 		return []error{errUnchecked} // a turn that a Wait abandons goes to a later one, unseen
 	}
-	for _, check := range []func(*scene, []record) error{check, checkCached} {
+	for _, check := range []func(*scene, []record) error{check, checkCached, checkBalances} {
 		if err := check(s, all); err != nil {
 			found = append(found, err)
 		}

@@ -32,8 +32,12 @@ func fault(err error) (fault string, nothing bool) {
 	return "", false
 }
 
-// keep keeps answers for an Undo.
+// keep keeps answers for an Undo. Requests of a balance that share a statement have all spent from
+// the first lot of the first of them.
 func (c *client) keep(op *model.Op, o model.Out) {
+	if c.Balances && batches(c.process.number) {
+		return
+	}
 	switch op.Verb {
 	case model.Allow, model.AllowUpTo:
 		c.done = append(c.done, granted{op.Number, op.Key, op.Policy, o.Result})

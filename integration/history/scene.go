@@ -37,11 +37,11 @@ type scene struct {
 
 // themes are the kinds of operations that a scene has besides the usual ones.
 type themes struct {
-	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Floors, UpTo bool
+	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Balances, Floors, UpTo bool
 }
 
 // forms are what a scene may be about. usual has all verbs of limits.
-var forms = flag.String("forms", "usual usual usual attempts slots", "what histories are about; one may stand there again")
+var forms = flag.String("forms", "usual usual usual attempts slots balances", "what histories are about; one may stand there again")
 
 // The scenes that run at once, and their size.
 const (
@@ -78,9 +78,15 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 		s.plans = [][]limiter.Policy{{{Name: name, Algorithm: limiter.Concurrency, Limit: float64(1 + r.IntN(3)), Period: period}}}
 		return s
 	}
+	if form == "balances" {
+		s.themes = themes{Loses: loses, Balances: true, Idempotent: s.Idempotent, SQL: s.SQL}
+		s.ops = ops - 3 // lots differ by the order of all that came before
+	}
 	s.Floors, s.UpTo = form == "floors", form == "upto"
 	if r.IntN(3) == 0 {
-		keys = 2 + r.IntN(2)
+		if keys = 2; !s.Balances {
+			keys += r.IntN(2)
+		}
 	}
 	if s.Expires && keys == 1 && r.IntN(2) == 0 { // no other client explains a denial
 		s.clients, s.ops = 1, clients*ops
@@ -88,12 +94,15 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	s.Tx = r.IntN(3) == 0
 	for i := range keys {
 		p := drawPolicy(r)
+		if s.Balances {
+			p = limiter.Policy{Algorithm: limiter.Balance, Overdraft: float64(r.IntN(2) * 4), BlockFor: p.BlockFor}
+		}
 		p.Name = fmt.Sprintf("scene-%d-%d", number, i)
 		if s.Expires { // what expires still counts
 			p.Period *= 4
 		}
 		plans := []limiter.Policy{p}
-		if r.IntN(3) == 0 {
+		if r.IntN(3) == 0 && !s.Balances {
 			plans = append(plans, otherPlan(r, p))
 		}
 		s.plans = append(s.plans, plans)

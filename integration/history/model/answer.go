@@ -2,6 +2,7 @@ package model
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -24,6 +25,9 @@ func (k *Key) answer(r *Rules, v algorithm.View, now int64) limiter.Result {
 	}
 	if k.blocked(now) {
 		a.Remaining = 0
+	}
+	if r.family() == algorithm.Balances {
+		a.Level = max(0, level)
 	}
 	return a
 }
@@ -104,7 +108,7 @@ func same(op *Op, want, got *Answer) bool {
 	r := rounding(loose(op.Policy))
 	return want.Fault == got.Fault && want.Held == got.Held && want.Fence == got.Fence && want.Expires.Equal(got.Expires) &&
 		len(want.All.PerRequest) == len(got.All.PerRequest) && want.All.Allowed == got.All.Allowed && want.All.DeniedBy == got.All.DeniedBy &&
-		r.units(u.Spent, v.Spent) && r.units(u.Reserved, v.Reserved) &&
+		r.units(u.Spent, v.Spent) && r.units(u.Reserved, v.Reserved) && u.Granted == v.Granted && u.Expired == v.Expired && u.Debt == v.Debt && slices.EqualFunc(u.Lots, v.Lots, sameLot) &&
 		u.Reservations == v.Reservations && u.WindowEndsAt.Equal(v.WindowEndsAt) && Same(op.Policy, u.Result, v.Result) && Same(op.Policy, want.Result, got.Result)
 }
 

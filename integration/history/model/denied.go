@@ -97,6 +97,7 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 	}
 	if j.begins() {
 		at := max(w.Keys[j.key].Clock, now)
+		next.Keys[j.key].begin(j.rules, now)
 		next.Keys[j.key].Blocked = at + j.rules.BlockFor // as its answer shows it
 		after.Dues = append(after.Dues, Due{op.Number, j.key, at})
 	}

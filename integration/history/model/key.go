@@ -26,6 +26,10 @@ func rulesOf(p limiter.Policy) *Rules {
 	if r.Burst == 0 {
 		r.Burst = p.Limit
 	}
+	if p.Algorithm == limiter.Balance {
+		r.Burst, r.Capacity, r.Ceiling, r.Leak = p.Overdraft, p.Overdraft, p.Overdraft, 1
+		return r
+	}
 	r.Capacity = r.Burst + min(1e-6, 1e-9*r.Burst)
 	r.Ceiling = r.Capacity
 	switch {
@@ -51,7 +55,9 @@ func (r *Rules) above(floor float64) *Rules {
 }
 
 // possible reports whether units can ever fit.
-func (r *Rules) possible(units float64) bool { return algorithm.Fit(r.Ceiling, 0, units) >= 1 }
+func (r *Rules) possible(units float64) bool {
+	return r.Algorithm == limiter.Balance || algorithm.Fit(r.Ceiling, 0, units) >= 1
+}
 
 // Key is the state of one key under one policy.
 type Key struct {
@@ -100,10 +106,15 @@ func (k *Key) clone() Key {
 }
 
 // tidy makes keys equal that decide alike: it drops the entries of a log that have left, and
-// begins its running totals again.
+// begins its running totals again. Of a balance it forgets what the last decision spent from.
 func (k *Key) tidy() {
 	if l, ok := k.State.(*algorithm.Log); ok {
 		l.Advance(&algorithm.Rules{Period: l.Keep}, k.Clock, k.Clock)
+	}
+	if a, ok := k.State.(*algorithm.Account); ok {
+		if a.From = (algorithm.Spent{}); len(a.Lots) == 0 {
+			a.Lots = nil
+		}
 	}
 }
 

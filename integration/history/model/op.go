@@ -21,6 +21,7 @@ const (
 	Usage       Verb = "usage"
 	Charge      Verb = "charge"
 	Refund      Verb = "refund"
+	Add         Verb = "grant" // Grant
 	Undo        Verb = "undo"
 	Block       Verb = "block"
 	Unblock     Verb = "unblock"
@@ -60,8 +61,9 @@ type Op struct {
 	Policy limiter.Policy
 	Units  float64
 	Floor  float64 // of an Allow, a Wait and a Reserve
-	For    int64   // a Block's time, how long a reservation, a ticket or a slot lasts, or a Wait waits at most
+	For    int64   // a Block's time, how long a reservation, a ticket or a slot lasts, a Wait waits at most, or when a Grant's lot ends
 	From   string  // of an Attempt
+	Order  int     // of a Grant: the priority
 	Idem   int     // the idempotency key; 0 is none
 	Held   int     // Settle, Cancel: the reservation; Succeeded, Failed: the ticket; Renew, Release: the slot
 	Undone int     // Undo: the operation
@@ -108,7 +110,7 @@ func (o *Out) Tell() {
 // tries reports whether a verb is tried again after expired reservations went back.
 func (op *Op) tries() bool {
 	switch op.Verb {
-	case Allow, AllowUpTo, Reserve, ReserveUpTo, Check, AllowAll:
+	case Allow, AllowUpTo, Reserve, ReserveUpTo, Check, AllowAll, Add:
 		return true
 	}
 	return false

@@ -18,6 +18,7 @@ const (
 	cancelled state = "cancelled"
 	expired   state = "expired"
 	spent     state = "spent" // only remembers an idempotency key
+	given     state = "given" // likewise, of a Grant
 )
 
 // Reservation is an admission that is remembered.
@@ -38,7 +39,8 @@ type Reservation struct {
 
 // admission returns what is remembered of an operation that was admitted with answer a.
 func (w *World) admission(op *Op, a limiter.Result, now int64) Reservation {
-	k, r := &w.Keys[op.Key], rulesOf(op.Policy)
+	k, r := w.Keys[op.Key], rulesOf(op.Policy)
+	k.Blocked = 0
 	v := k.State.Seen(&r.Rules, now, k.Clock, r.Capacity, 0)
 	if c, ok := v.(*algorithm.Counter); ok { // it is stored without the period of its windows
 		v = &algorithm.Counter{Current: c.Level(nil, k.Clock), EndsAt: c.EndsAt, Period: r.Period}
@@ -75,7 +77,7 @@ func (w *World) forget(h *Reservation, now int64) {
 
 // replay returns the answer of an earlier admission.
 func (h *Reservation) replay(op *Op) (out Out) {
-	if op.Reserves() == (h.State == spent) || h.Asked != op.Units || op.Verb == Reserve && h.Reserved != op.Units {
+	if op.Reserves() == (h.State == spent || h.State == given) || (op.Verb == Add) != (h.State == given) || h.Asked != op.Units || op.Verb == Reserve && h.Reserved != op.Units {
 		out.Fault = Invalid
 		return out
 	}
@@ -88,7 +90,7 @@ func (h *Reservation) replay(op *Op) (out Out) {
 // end does a Settle or Cancel.
 func (w *World) end(op *Op, now int64) (out Out) {
 	i := slices.IndexFunc(w.Held, func(h Reservation) bool { return h.ID == op.Held })
-	if i < 0 || w.Held[i].State == spent || w.Held[i].Forget <= now {
+	if i < 0 || w.Held[i].State == spent || w.Held[i].State == given || w.Held[i].Forget <= now {
 		out.Fault = Unknown
 		return out
 	}

@@ -79,7 +79,7 @@ func (op *Op) ends() []int {
 	switch {
 	case op.Verb == Attempt:
 		return op.choices()
-	case op.Verb == Wait:
+	case op.Verb == Wait, op.Verb == Add:
 		return []int{whole, hurried}
 	case op.Rival && op.tries():
 		return []int{whole, tried}

@@ -95,6 +95,8 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	}
 	k, r := &w.Keys[op.Key], rulesOf(op.Policy).above(op.Floor)
 	switch op.Verb {
+	case Add:
+		return w.add(op, r, now, stop)
 	case Allow, AllowUpTo, Reserve, ReserveUpTo:
 		return w.request(op, now, stop)
 	case Wait: // some of its time has passed when it is decided; if it is hurried, all of it
@@ -247,6 +249,9 @@ func (w *World) usage(op *Op, r *Rules, now int64) (u limiter.Usage) {
 	}
 	u.Reserved = min(u.Reserved, u.Result.Level)
 	u.Spent = u.Result.Level - u.Reserved
+	if a, ok := k.State.(*algorithm.Account); ok {
+		stand(&u, a.At(max(k.Clock, now)))
+	}
 	if windowed && u.Result.Level > 0 {
 		u.WindowEndsAt = time.UnixMicro(window.EndsAt)
 	}
