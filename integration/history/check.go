@@ -95,6 +95,10 @@ func check(s *scene, all []record) error {
 				history = append(history, g)
 			}
 		}
+		if r.Op.Estimate {
+			read := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: r.Op.Clocks, Of: &r.Op, Reads: true}
+			history = append(history, porcupine.Operation{ClientId: r.Client, Input: read, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
+		}
 		if touches(s, r) {
 			touch := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Touches: true}
 			history = append(history, porcupine.Operation{ClientId: r.Client, Input: touch, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})

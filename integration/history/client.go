@@ -121,6 +121,10 @@ func (c *client) draw(inTx bool) model.Op {
 		if !inTx {
 			verbs = append(verbs, model.Settle, model.Settle, model.Cancel)
 		}
+		if c.UpTo && !inTx {
+			verbs = append(verbs[:1], model.Reserve, model.Reserve, model.Reserve, model.ReserveUpTo, model.ReserveUpTo, model.ReserveUpTo,
+				model.Settle, model.Settle, model.Settle, model.Settle, model.Settle, model.Cancel, model.Usage)
+		}
 	}
 	if c.Balances {
 		verbs = append(verbs, model.Add, model.Add, model.Add, model.Add, model.Add, model.Usage)
@@ -259,8 +263,11 @@ func (c *client) fillReserve(op *model.Op, queue bool) {
 		op.Idem = 1 + c.rand.IntN(6)
 		op.Units = float64(1 + op.Idem%2)
 	}
+	op.Estimate = c.UpTo && op.Idem == 0 && !op.InTx && c.rand.IntN(3) > 0
 	if op.Verb == model.ReserveUpTo && (op.Idem == 0 || op.Idem%2 == 1) { // more than may be left
-		op.Units = float64(9 - op.Idem)
+		if op.Units = float64(9 - op.Idem); c.UpTo {
+			op.Units = float64(1 + c.rand.IntN(9))
+		}
 	}
 }
 
@@ -298,7 +305,7 @@ func (c *client) fillAll(op *model.Op) {
 // send makes a call of l.
 func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o model.Out, err error) {
 	call := verbs.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond, From: op.From}
-	call.Floor = op.Floor
+	call.Floor, call.Estimate = op.Floor, op.Estimate
 	switch op.Verb {
 	case model.Wait:
 		ctx, cancel := context.WithTimeout(ctx, patience)

@@ -167,6 +167,9 @@ func (s summary) add(all []record, found []error) {
 		if r.Op.Floor > 0 {
 			s["with a floor"]++
 		}
+		if r.Op.Estimate && r.Op.Verb == model.Reserve && r.Out.Result.Allowed && r.Out.Result.Granted != r.Op.Units {
+			s["corrected estimates"]++
+		}
 		if r.Out.Lost {
 			s["lost answers"]++
 		}

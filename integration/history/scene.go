@@ -41,7 +41,7 @@ type themes struct {
 }
 
 // forms are what a scene may be about. usual has all verbs of limits.
-var forms = flag.String("forms", "usual usual usual attempts slots balances", "what histories are about; one may stand there again")
+var forms = flag.String("forms", "usual usual usual attempts slots balances upto floors", "what histories are about; one may stand there again")
 
 // The scenes that run at once, and their size.
 const (
@@ -62,56 +62,64 @@ func drawRound(seed uint64, round int) (scenes []*scene) {
 func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	r := rand.New(rand.NewPCG(seed, uint64(number)))
 	s := &scene{number: number, name: fmt.Sprintf("key-%d", number), clients: clients, ops: ops}
-	s.themes = themes{Reserves: r.IntN(2) == 0, Idempotent: r.IntN(2) == 0, SQL: r.IntN(3) == 0, Loses: loses, Expires: r.IntN(2) == 0}
-	if s.Expires = s.Expires && s.Reserves; s.Expires { // each request may give reservations back, in separate statements
-		s.clients, s.ops = clients-1, ops-2
-	}
 	all := strings.Fields(*forms)
-	form, keys, name := all[r.IntN(len(all))], 1, fmt.Sprintf("scene-%d-0", number)
+	form, keys := all[r.IntN(len(all))], 1
+	s.themes = themes{Loses: loses, Idempotent: r.IntN(2) == 0, SQL: r.IntN(3) == 0, Tx: r.IntN(2) == 0, Floors: form == "floors"}
 	switch form {
 	case "attempts":
-		s.themes, s.Tx = themes{Loses: loses, Attempts: true}, r.IntN(2) == 0
-		s.plans = [][]limiter.Policy{{drawAttempts(r, name)}}
-		return s
+		s.Attempts, s.Idempotent, s.SQL = true, false, false
 	case "slots":
-		s.themes, s.Tx = themes{Loses: loses, Slots: true}, r.IntN(2) == 0
-		s.plans = [][]limiter.Policy{{{Name: name, Algorithm: limiter.Concurrency, Limit: float64(1 + r.IntN(3)), Period: period}}}
-		return s
-	}
-	if form == "balances" {
-		s.themes = themes{Loses: loses, Balances: true, Idempotent: s.Idempotent, SQL: s.SQL}
+		s.Slots, s.Idempotent, s.SQL = true, false, false
+	case "balances":
+		s.Balances, keys = true, 1+r.IntN(3)/2
 		s.ops = ops - 3 // lots differ by the order of all that came before
-	}
-	s.Floors, s.UpTo = form == "floors", form == "upto"
-	if r.IntN(3) == 0 {
-		if keys = 2; !s.Balances {
-			keys += r.IntN(2)
+	case "upto": // estimates are corrected once five are settled
+		s.UpTo, s.Reserves, s.Idempotent, s.Tx = true, true, false, false
+		s.clients, s.ops = clients/2, 2*ops
+	default:
+		if r.IntN(3) == 0 {
+			keys = 2 + r.IntN(2)
+		}
+		s.Reserves, s.Expires = r.IntN(2) == 0, r.IntN(2) == 0
+		if s.Expires = s.Expires && s.Reserves && !s.Floors; s.Expires { // each request may give reservations back, in separate statements
+			s.clients, s.ops = clients-1, ops-2
+		}
+		if s.Expires && keys == 1 && r.IntN(2) == 0 { // no other client explains a denial
+			s.clients, s.ops = 1, clients*ops
 		}
 	}
-	if s.Expires && keys == 1 && r.IntN(2) == 0 { // no other client explains a denial
-		s.clients, s.ops = 1, clients*ops
-	}
-	s.Tx = r.IntN(3) == 0
 	for i := range keys {
-		p := drawPolicy(r)
-		if s.Balances {
-			p = limiter.Policy{Algorithm: limiter.Balance, Overdraft: float64(r.IntN(2) * 4), BlockFor: p.BlockFor}
-		}
-		p.Name = fmt.Sprintf("scene-%d-%d", number, i)
-		if s.Expires { // what expires still counts
-			p.Period *= 4
-		}
-		plans := []limiter.Policy{p}
-		if r.IntN(3) == 0 && !s.Balances {
-			plans = append(plans, otherPlan(r, p))
-		}
-		s.plans = append(s.plans, plans)
+		s.plans = append(s.plans, s.drawPlans(r, fmt.Sprintf("scene-%d-%d", number, i)))
 	}
 	slices.SortFunc(s.plans, func(a, b []limiter.Policy) int { // the order in which rows are locked
 		order := limiter.Algorithms()
 		return cmp.Or(cmp.Compare(slices.Index(order, a[0].Algorithm), slices.Index(order, b[0].Algorithm)), cmp.Compare(a[0].Name, b[0].Name))
 	})
 	return s
+}
+
+// drawPlans draws the policies of a key.
+func (s *scene) drawPlans(r *rand.Rand, name string) []limiter.Policy {
+	p := drawPolicy(r)
+	switch {
+	case s.Attempts:
+		return []limiter.Policy{drawAttempts(r, name)}
+	case s.Slots:
+		return []limiter.Policy{{Name: name, Algorithm: limiter.Concurrency, Limit: float64(1 + r.IntN(3)), Period: period}}
+	case s.Balances:
+		return []limiter.Policy{{Name: name, Algorithm: limiter.Balance, Overdraft: float64(r.IntN(2) * 4), BlockFor: p.BlockFor}}
+	case s.UpTo:
+		for p.Algorithm == limiter.LeakyBucketQueue {
+			p = drawPolicy(r)
+		}
+		p.Limit, p.Burst = 4*p.Limit, 4*p.Burst
+	case s.Expires: // what expires still counts
+		p.Period *= 4
+	}
+	if p.Name = name; r.IntN(3) == 0 {
+		return []limiter.Policy{p, otherPlan(r, p)}
+	}
+	return []limiter.Policy{p}
 }
 
 // sharesStatements reports whether two clients of a scene are in one process. Then a statement

@@ -80,6 +80,7 @@ const (
 	Invalid = "invalid"
 	Unknown = "no reservation"
 	Ended   = "reservation ended"
+	Unread  = "no estimate was read" // of no answer
 )
 
 // Results returns all results of an answer.

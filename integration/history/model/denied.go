@@ -99,7 +99,7 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 		at := max(w.Keys[j.key].Clock, now)
 		next.Keys[j.key].begin(j.rules, now)
 		next.Keys[j.key].Blocked = at + j.rules.BlockFor // as its answer shows it
-		after.Dues = append(after.Dues, Due{op.Number, j.key, at})
+		after.Dues = append(after.Dues, Due{Op: op.Number, Key: j.key, At: at})
 	}
 	if !out.Lost && (j.fits || seen.blocked != j.blocked || out.All.DeniedBy != results(out.All.PerRequest, false).DeniedBy || next.differs(op, j, out, now)) {
 		return nil

@@ -55,18 +55,19 @@ type Request struct {
 
 // Op is a call of a verb.
 type Op struct {
-	Number int // of the operation, for Undo
-	Verb   Verb
-	Key    int
-	Policy limiter.Policy
-	Units  float64
-	Floor  float64 // of an Allow, a Wait and a Reserve
-	For    int64   // a Block's time, how long a reservation, a ticket or a slot lasts, a Wait waits at most, or when a Grant's lot ends
-	From   string  // of an Attempt
-	Order  int     // of a Grant: the priority
-	Idem   int     // the idempotency key; 0 is none
-	Held   int     // Settle, Cancel: the reservation; Succeeded, Failed: the ticket; Renew, Release: the slot
-	Undone int     // Undo: the operation
+	Number   int // of the operation, for Undo
+	Verb     Verb
+	Key      int
+	Policy   limiter.Policy
+	Units    float64
+	Floor    float64 // of an Allow, a Wait and a Reserve
+	Estimate bool    // of a Reserve and a ReserveUpTo
+	For      int64   // a Block's time, how long a reservation, a ticket or a slot lasts, a Wait waits at most, or when a Grant's lot ends
+	From     string  // of an Attempt
+	Order    int     // of a Grant: the priority
+	Idem     int     // the idempotency key; 0 is none
+	Held     int     // Settle, Cancel: the reservation; Succeeded, Failed: the ticket; Renew, Release: the slot
+	Undone   int     // Undo: the operation
 
 	Requests []Request    // of an AllowAll
 	Steps    []Op         // of a Tx
@@ -74,6 +75,7 @@ type Op struct {
 	InTx     bool         // it is a step of a Tx
 	Of       *Op          // a Give: the request
 	Forgets  bool         // a Give only forgets what the request's idempotency key stood for
+	Reads    bool         // a Give is only the reading of what earlier estimates have spent
 	Denies   bool         // a Give is only the denial of the request
 	Touches  bool         // a Give is a denial that starts no block: of a sum that the request is part of, or its first
 	Kept     map[int]bool // the operations whose grants an Undo gives back

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -31,6 +32,7 @@ type Reservation struct {
 	Asked    float64
 	Reserved float64
 	Units    float64 // that are counted
+	Estimate float64 // what was asked for, if it is an estimate of which all is reserved
 	Grant    algorithm.Grant
 	Answer   limiter.Result // as of the time of the key
 
@@ -54,6 +56,30 @@ func (w *World) admission(op *Op, a limiter.Result, now int64) Reservation {
 		h.State = open
 	}
 	return h
+}
+
+// read returns a world in which an estimate has read what the key's last ones have spent.
+func (w *World) read(op *Op, now int64) *World {
+	next, n, spent, estimated := w.clone(), 0, 0.0, 0.0
+	settled := slices.DeleteFunc(slices.Clone(w.Held), func(h Reservation) bool {
+		return h.Key != op.Key || h.State != settled || h.Estimate == 0 || h.Forget <= now
+	})
+	slices.SortStableFunc(settled, func(a, b Reservation) int { return cmp.Compare(b.Made, a.Made) })
+	for _, h := range settled[:min(len(settled), store.MaxEstimates)] {
+		n, spent, estimated = n+1, spent+h.Units, estimated+h.Estimate
+	}
+	units := store.Correct(op.Units, store.Factor(n, spent, estimated), rulesOf(op.Policy).Burst)
+	next.Dues = append(next.Dues, Due{Op: op.Number, Key: op.Key, Units: units})
+	return &next
+}
+
+// corrected returns what an estimate reserves, by what it has read.
+func (w *World) corrected(op *Op) (units float64, read bool) {
+	i := slices.IndexFunc(w.Dues, func(d Due) bool { return d.Op == op.Number })
+	if i < 0 {
+		return 0, false
+	}
+	return w.Dues[i].Units, true
 }
 
 func (h *Reservation) overdue(now int64) bool { return h.State == open && h.Expires <= now }

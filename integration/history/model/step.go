@@ -67,7 +67,7 @@ const (
 	gave          // plus n: at most n of the reservations in its way were given back
 	lifted = 1000 // plus n: and the block that the denial had started was lifted
 
-	hurried = -1 // a Wait had no time left
+	hurried = -1 // a Wait had no time left; a Grant was refused by its process; what an idempotency key stands for was looked for earlier
 )
 
 var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100, lifted + 1, lifted + 2, lifted + 100}
@@ -81,6 +81,8 @@ func (op *Op) ends() []int {
 		return op.choices()
 	case op.Verb == Wait, op.Verb == Add:
 		return []int{whole, hurried}
+	case op.Rival && op.Idem != 0 && op.Verb == Allow:
+		return []int{whole, tried, hurried}
 	case op.Rival && op.tries():
 		return []int{whole, tried}
 	}
@@ -111,6 +113,14 @@ func attempt(w *World, op *Op) []*World {
 			next := w.clone()
 			next.Keys[op.Key].deny(rulesOf(op.Of.Policy), now)
 			worlds = append(worlds, &next)
+		}
+		return worlds
+	}
+	if op.Reads {
+		for _, now := range op.Clocks {
+			if next := w.read(op.Of, now); !slices.ContainsFunc(worlds, next.Equal) {
+				worlds = append(worlds, next)
+			}
 		}
 		return worlds
 	}

@@ -21,7 +21,7 @@ type World struct {
 	Keys   []Key
 	Held   []Reservation
 	Grants []Grant // that an Undo of the history gives back
-	Dues   []Due   // blocks that have to begin
+	Dues   []Due   // blocks that have to begin, and estimates that are read
 
 	skip int // a reservation that another client is ending: give does not see it
 }
@@ -33,10 +33,12 @@ type Grant struct {
 	algorithm.Grant
 }
 
-// Due is the block that an AllowAll begins after it was denied, as of the key's time then.
+// Due is the block that an AllowAll begins after it was denied, as of the key's time then. Of
+// an estimate it is the cost that is to be reserved.
 type Due struct {
 	Op, Key int
 	At      int64
+	Units   float64
 }
 
 // Equal reports whether two worlds are the same.
@@ -200,8 +202,24 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 	if upTo {
 		piece = 1
 	}
+	estimated := 0.0
+	if op.Estimate {
+		units, read := w.corrected(op)
+		if out.Fault = Unread; !read {
+			return out
+		}
+		reads := *op
+		op, estimated, out.Fault, reads.Units = &reads, op.Units, "", units
+		if piece = units; upTo {
+			piece = 1
+		}
+	}
 	possible := r.possible(piece)
-	if h := w.admitted(op); h != nil {
+	if stop == hurried && possible { // it does both in one statement
+		out.Fault = Unread
+		return out
+	}
+	if h := w.admitted(op); h != nil && stop != hurried {
 		switch {
 		case h.Forget > now && !h.overdue(now):
 			return h.replay(op)
@@ -228,6 +246,9 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 	}
 	if op.Reserves() || op.Idem != 0 {
 		h := w.admission(op, out.Result, now)
+		if h.Reserved == op.Units {
+			h.Estimate = estimated
+		}
 		if op.Reserves() {
 			out.Held, out.Expires = h.ID, time.UnixMicro(h.Expires)
 		}
