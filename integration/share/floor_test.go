@@ -210,3 +210,37 @@ func TestFloorOfAFreshKey(t *testing.T) {
 		}
 	}
 }
+
+// TestFloorOfADeniedLog: RetryAfter of a request that shares a statement leaves its floor free,
+// of a key that the statement began and of one that was blocked at the same moment.
+func TestFloorOfADeniedLog(t *testing.T) {
+	t.Parallel()
+	clock := new(conformance.Clock)
+	c := newCallers(t, testworld.NewDatabase(t), limiter.Config{Now: clock.Now, DisableDenyCache: true})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 4, Period: time.Hour, BlockFor: time.Second}
+	testworld.Must(t)(c.AllowN(t.Context(), p, "blocked", 1))
+	clock.Set((10 * time.Minute).Microseconds())
+	testworld.Must(t)(c.AllowN(t.Context(), p, "blocked", 3))
+	testworld.Must(t)(c.AllowN(t.Context(), p, "blocked", 1)) // begins the block
+	first := p
+	asks := []ask{func() (limiter.Result, error) { return c.Allow(t.Context(), first, "first") }}
+	for _, key := range []string{"blocked", "fresh", "fresh", "fresh"} {
+		if key == "fresh" {
+			p.Name, p.BlockFor = "q", 0 // so that they are one row
+		}
+		p := p
+		asks = append(asks, func() (limiter.Result, error) {
+			return c.Do(t.Context(), limiter.Request{Policy: p, Key: key, Cost: 1, Floor: 0.5})
+		})
+	}
+	all := c.behind(asks...)
+	if r := all[1].Result; r.Reason != limiter.ReasonBlocked || r.RetryAfter != time.Hour {
+		t.Errorf("blocked, with 1 unit of 10 minutes ago and 3 of now: %+v", r)
+	}
+	for i, got := range all[2:] {
+		if got.Err != nil || got.Result.Allowed != (i < 2) || i == 2 && got.Result.RetryAfter != time.Hour {
+			t.Errorf("request %d of the key that began: %+v, %v", i, got.Result, got.Err)
+		}
+	}
+	c.expectSizes(t, 1, 1, 1) // the first, the others together, and the one that was denied again
+}
