@@ -423,6 +423,16 @@ FROM taken AS t, (SELECT pg_catalog.unnest($15::bigint[]) AS mark) AS m
 WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END >= m.mark::float8 * ($14::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'fixed_window', t.updated_at_us / $16::bigint * $16::bigint,
+    t.updated_at_us / $16::bigint * $16::bigint + $16::bigint + $17::bigint,
+       t.granted
+FROM taken AS t
+WHERE $16::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -443,6 +453,8 @@ type FixedWindowChargeMarkedParams struct {
 	FromUs      int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type FixedWindowChargeMarkedRow struct {
@@ -453,7 +465,7 @@ type FixedWindowChargeMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowChargeMarked does what FixedWindowCharge does, and records marks as
+// FixedWindowChargeMarked does what FixedWindowCharge does, and records marks and sums as
 // FixedWindowTakeMarked does.
 //
 // Index: the primary keys. Locks as in FixedWindowTakeMarked.
@@ -474,6 +486,8 @@ func (q *Queries) FixedWindowChargeMarked(ctx context.Context, db DBTX, arg Fixe
 		arg.FromUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i FixedWindowChargeMarkedRow
 	err := row.Scan(
@@ -769,6 +783,82 @@ func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
+const FixedWindowRefundMarked = `-- name: FixedWindowRefundMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_fixed_window AS t SET
+    cost = 1,
+    granted = LEAST($4::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = t.level - LEAST($4::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5 AND t.key = $6
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $5::text, $6::text, 'fixed_window', t.updated_at_us / $7::bigint * $7::bigint,
+    t.updated_at_us / $7::bigint * $7::bigint + $7::bigint + $8::bigint,
+       -t.granted
+FROM back AS t
+WHERE $7::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type FixedWindowRefundMarkedParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type FixedWindowRefundMarkedRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowRefundMarked does what FixedWindowRefund does, and takes the units off the sum of the
+// hour or day. It records no mark.
+//
+// Index: the primary keys. Locks as in FixedWindowTakeMarked.
+func (q *Queries) FixedWindowRefundMarked(ctx context.Context, db DBTX, arg FixedWindowRefundMarkedParams) (FixedWindowRefundMarkedRow, error) {
+	row := db.QueryRow(ctx, FixedWindowRefundMarked,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i FixedWindowRefundMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const FixedWindowReserve = `-- name: FixedWindowReserve :one
 WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
@@ -967,15 +1057,26 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.l
           > $18::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'fixed_window', t.updated_at_us / $20::bigint * $20::bigint,
+    t.updated_at_us / $20::bigint * $20::bigint + $20::bigint + $21::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $20::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $20::text, $21::text, 'fixed_window', $1::text, $2::text, $17::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $22::float8, $18::float8, $6::float8,
-       t.updated_at_us, t.updated_at_us + $23::bigint, t.updated_at_us + $23::bigint + $24::bigint,
-       t.level, 0, 1, $7::bigint, t.ends_at_us, t.updated_at_us, $25::float8,
-       CASE WHEN t.granted = $4::float8 THEN $26::float8 END
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
+SELECT $22::text, $23::text, 'fixed_window', $1::text, $2::text, $17::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $24::float8, $18::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $25::bigint, t.updated_at_us + $25::bigint + $26::bigint,
+       t.level, 0, 1, $7::bigint, t.ends_at_us, t.updated_at_us, $27::float8,
+       CASE WHEN t.granted = $4::float8 THEN $28::float8 END,
+           CASE WHEN $20::bigint > 0 THEN t.updated_at_us / $20::bigint * $20::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -1002,6 +1103,8 @@ type FixedWindowReserveMarkedParams struct {
 	IdempotencyKey *string
 	Burst          float64
 	Marks          []int64
+	SpanUs         int64
+	KeptUs         int64
 	ID             string
 	State          string
 	LimitUnits     float64
@@ -1019,8 +1122,8 @@ type FixedWindowReserveMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// FixedWindowReserveMarked does what FixedWindowReserve does, and records marks as
-// FixedWindowTakeMarked does.
+// FixedWindowReserveMarked does what FixedWindowReserve does, and records marks and sums as
+// FixedWindowTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 //
 // Index: as in FixedWindowReserve. Locks as in FixedWindowTakeMarked.
 func (q *Queries) FixedWindowReserveMarked(ctx context.Context, db DBTX, arg FixedWindowReserveMarkedParams) (FixedWindowReserveMarkedRow, error) {
@@ -1044,6 +1147,8 @@ func (q *Queries) FixedWindowReserveMarked(ctx context.Context, db DBTX, arg Fix
 		arg.IdempotencyKey,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 		arg.ID,
 		arg.State,
 		arg.LimitUnits,
@@ -1106,8 +1211,8 @@ func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindow
 const FixedWindowSettle = `-- name: FixedWindowSettle :one
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
            (h.state = 'open' AND ($5::text <> 'expired'
                        OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
@@ -1143,6 +1248,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = $1 AND u.key = $2 AND u.algorithm = 'fixed_window' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -1192,6 +1302,8 @@ type FixedWindowSettleRow struct {
 //   - has expired and is settled late.
 //
 // changes reports whether it does; units_before returns the units counted before.
+// The sum that has the reservation's units in pglimit_usage, if there is one, has units
+// afterwards.
 // Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
 // level and the other columns of the key's state are as of updated_at_us: after the
@@ -1789,6 +1901,16 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.l
           > $17::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'fixed_window', t.updated_at_us / $19::bigint * $19::bigint,
+    t.updated_at_us / $19::bigint * $19::bigint + $19::bigint + $20::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $19::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -1812,6 +1934,8 @@ type FixedWindowTakeMarkedParams struct {
 	FromUs      int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type FixedWindowTakeMarkedRow struct {
@@ -1825,6 +1949,8 @@ type FixedWindowTakeMarkedRow struct {
 // FixedWindowTakeMarked does what FixedWindowTake does. Then it records those of the marks that the
 // key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 // listen. It changes nothing about a mark that was recorded in this window before.
+// If span_us is not 0, it adds the units granted to the sum of their hour or day in
+// pglimit_usage, which the janitor deletes kept_us after that.
 //
 // Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 // Denied: as in FixedWindowTake. A denial records marks too, as of the units in use.
@@ -1848,6 +1974,8 @@ func (q *Queries) FixedWindowTakeMarked(ctx context.Context, db DBTX, arg FixedW
 		arg.FromUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i FixedWindowTakeMarkedRow
 	err := row.Scan(
@@ -1952,6 +2080,85 @@ func (q *Queries) FixedWindowUndo(ctx context.Context, db DBTX, arg FixedWindowU
 		arg.Key,
 	)
 	var i FixedWindowUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const FixedWindowUndoMarked = `-- name: FixedWindowUndoMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_fixed_window AS t SET
+    cost = 1,
+    granted = LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = t.level - LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < $4::bigint THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $6 AND t.key = $7
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $6::text, $7::text, 'fixed_window', t.updated_at_us / $8::bigint * $8::bigint,
+    t.updated_at_us / $8::bigint * $8::bigint + $8::bigint + $9::bigint,
+       -t.granted
+FROM back AS t
+WHERE $8::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type FixedWindowUndoMarkedParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	EndsAtUs    int64
+	Units       float64
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type FixedWindowUndoMarkedRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowUndoMarked does what FixedWindowUndo does, and takes the units off the sum as
+// FixedWindowRefundMarked does.
+//
+// Index: the primary keys. Locks as in FixedWindowTakeMarked.
+func (q *Queries) FixedWindowUndoMarked(ctx context.Context, db DBTX, arg FixedWindowUndoMarkedParams) (FixedWindowUndoMarkedRow, error) {
+	row := db.QueryRow(ctx, FixedWindowUndoMarked,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.EndsAtUs,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i FixedWindowUndoMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,

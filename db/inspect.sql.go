@@ -170,6 +170,34 @@ func (q *Queries) ForgetReservationsMade(ctx context.Context, db DBTX, arg Forge
 	return result.RowsAffected(), nil
 }
 
+const ForgetUsage = `-- name: ForgetUsage :execrows
+WITH found AS MATERIALIZED (
+    SELECT u.policy, u.key, u.algorithm, u.at_us FROM pglimit_usage AS u
+    WHERE u.policy = $1::text AND u.key = ANY ($2::text[]) AND u.algorithm = $3::text
+    ORDER BY u.key, u.at_us
+    FOR UPDATE OF u
+)
+DELETE FROM pglimit_usage AS u USING found AS f
+WHERE u.policy = f.policy AND u.key = f.key AND u.algorithm = f.algorithm AND u.at_us = f.at_us
+`
+
+type ForgetUsageParams struct {
+	Policy    string
+	Keys      []string
+	Algorithm string
+}
+
+// ForgetUsage deletes the sums of some keys under one policy and algorithm.
+//
+// Index: the primary key. Locks the sums in the order of their keys.
+func (q *Queries) ForgetUsage(ctx context.Context, db DBTX, arg ForgetUsageParams) (int64, error) {
+	result, err := db.Exec(ctx, ForgetUsage, arg.Policy, arg.Keys, arg.Algorithm)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const InspectDenied = `-- name: InspectDenied :many
 SELECT d.policy, d.algorithm, d.key FROM pglimit_denial AS d
 WHERE d.slot_us >= $1::bigint

@@ -260,6 +260,16 @@ FROM taken AS t, (SELECT pg_catalog.unnest($13::bigint[]) AS mark) AS m
 WHERE t.level >= m.mark::float8 * ($12::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'leaky_bucket', t.updated_at_us / $14::bigint * $14::bigint,
+    t.updated_at_us / $14::bigint * $14::bigint + $14::bigint + $15::bigint,
+       t.granted
+FROM taken AS t
+WHERE $14::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -278,6 +288,8 @@ type LeakyBucketChargeMarkedParams struct {
 	WindowUs    int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type LeakyBucketChargeMarkedRow struct {
@@ -288,7 +300,7 @@ type LeakyBucketChargeMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketChargeMarked does what LeakyBucketCharge does, and records marks as
+// LeakyBucketChargeMarked does what LeakyBucketCharge does, and records marks and sums as
 // LeakyBucketTakeMarked does.
 //
 // Index: the primary keys. Locks as in LeakyBucketTakeMarked.
@@ -307,6 +319,8 @@ func (q *Queries) LeakyBucketChargeMarked(ctx context.Context, db DBTX, arg Leak
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i LeakyBucketChargeMarkedRow
 	err := row.Scan(
@@ -604,6 +618,84 @@ func (q *Queries) LeakyBucketRefund(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
+const LeakyBucketRefundMarked = `-- name: LeakyBucketRefundMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_leaky_bucket AS t SET
+    cost = 1,
+    granted = LEAST($4::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - $4::float8),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
+            THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5 AND t.key = $6
+RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $5::text, $6::text, 'leaky_bucket', t.updated_at_us / $7::bigint * $7::bigint,
+    t.updated_at_us / $7::bigint * $7::bigint + $7::bigint + $8::bigint,
+       -t.granted
+FROM back AS t
+WHERE $7::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type LeakyBucketRefundMarkedParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type LeakyBucketRefundMarkedRow struct {
+	Granted        float64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketRefundMarked does what LeakyBucketRefund does, and takes the units off the sum of the
+// hour or day. It records no mark.
+//
+// Index: the primary keys. Locks as in LeakyBucketTakeMarked.
+func (q *Queries) LeakyBucketRefundMarked(ctx context.Context, db DBTX, arg LeakyBucketRefundMarkedParams) (LeakyBucketRefundMarkedRow, error) {
+	row := db.QueryRow(ctx, LeakyBucketRefundMarked,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i LeakyBucketRefundMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const LeakyBucketReserve = `-- name: LeakyBucketReserve :one
 WITH taken AS (
 INSERT INTO pglimit_leaky_bucket AS t
@@ -786,15 +878,26 @@ WHERE t.level >= m.mark::float8 * ($16::float8 * 0.000000999999999::float8)
       OR m.mark = 1000000 AND t.level > $16::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'leaky_bucket', t.updated_at_us / $18::bigint * $18::bigint,
+    t.updated_at_us / $18::bigint * $18::bigint + $18::bigint + $19::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $18::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $18::text, $19::text, 'leaky_bucket', $1::text, $2::text, $14::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $20::float8, $16::float8, $6::float8,
-       t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
-       t.level, $7::float8, $8::bigint, 0, 0, t.leaked_at_us, $23::float8,
-       CASE WHEN t.granted = $4::float8 THEN $24::float8 END
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
+SELECT $20::text, $21::text, 'leaky_bucket', $1::text, $2::text, $14::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $22::float8, $16::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $23::bigint, t.updated_at_us + $23::bigint + $24::bigint,
+       t.level, $7::float8, $8::bigint, 0, 0, t.leaked_at_us, $25::float8,
+       CASE WHEN t.granted = $4::float8 THEN $26::float8 END,
+           CASE WHEN $18::bigint > 0 THEN t.updated_at_us / $18::bigint * $18::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -819,6 +922,8 @@ type LeakyBucketReserveMarkedParams struct {
 	WindowUs       int64
 	Burst          float64
 	Marks          []int64
+	SpanUs         int64
+	KeptUs         int64
 	ID             string
 	State          string
 	LimitUnits     float64
@@ -836,8 +941,8 @@ type LeakyBucketReserveMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// LeakyBucketReserveMarked does what LeakyBucketReserve does, and records marks as
-// LeakyBucketTakeMarked does.
+// LeakyBucketReserveMarked does what LeakyBucketReserve does, and records marks and sums as
+// LeakyBucketTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 //
 // Index: as in LeakyBucketReserve. Locks as in LeakyBucketTakeMarked.
 func (q *Queries) LeakyBucketReserveMarked(ctx context.Context, db DBTX, arg LeakyBucketReserveMarkedParams) (LeakyBucketReserveMarkedRow, error) {
@@ -859,6 +964,8 @@ func (q *Queries) LeakyBucketReserveMarked(ctx context.Context, db DBTX, arg Lea
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 		arg.ID,
 		arg.State,
 		arg.LimitUnits,
@@ -921,8 +1028,8 @@ func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucket
 const LeakyBucketSettle = `-- name: LeakyBucketSettle :one
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
            (h.state = 'open' AND ($5::text <> 'expired'
                        OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
@@ -974,6 +1081,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = $1 AND u.key = $2 AND u.algorithm = 'leaky_bucket' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -1023,6 +1135,8 @@ type LeakyBucketSettleRow struct {
 //   - has expired and is settled late.
 //
 // changes reports whether it does; units_before returns the units counted before.
+// The sum that has the reservation's units in pglimit_usage, if there is one, has units
+// afterwards.
 // Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
 // level and the other columns of the key's state are as of updated_at_us: after the
@@ -1579,6 +1693,16 @@ WHERE t.level >= m.mark::float8 * ($15::float8 * 0.000000999999999::float8)
       OR m.mark = 1000000 AND t.level > $15::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'leaky_bucket', t.updated_at_us / $17::bigint * $17::bigint,
+    t.updated_at_us / $17::bigint * $17::bigint + $17::bigint + $18::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $17::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -1600,6 +1724,8 @@ type LeakyBucketTakeMarkedParams struct {
 	WindowUs    int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type LeakyBucketTakeMarkedRow struct {
@@ -1613,6 +1739,8 @@ type LeakyBucketTakeMarkedRow struct {
 // LeakyBucketTakeMarked does what LeakyBucketTake does. Then it records those of the marks that the
 // key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 // listen. It changes nothing about a mark that was recorded in this window before.
+// If span_us is not 0, it adds the units granted to the sum of their hour or day in
+// pglimit_usage, which the janitor deletes kept_us after that.
 //
 // Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 // Denied: as in LeakyBucketTake. A denial records marks too, as of the units in use.
@@ -1634,6 +1762,8 @@ func (q *Queries) LeakyBucketTakeMarked(ctx context.Context, db DBTX, arg LeakyB
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i LeakyBucketTakeMarkedRow
 	err := row.Scan(
@@ -1752,6 +1882,99 @@ func (q *Queries) LeakyBucketUndo(ctx context.Context, db DBTX, arg LeakyBucketU
 		arg.Key,
 	)
 	var i LeakyBucketUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const LeakyBucketUndoMarked = `-- name: LeakyBucketUndoMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_leaky_bucket AS t SET
+    cost = 1,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak),
+            GREATEST(0, LEAST($4::float8, $4::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint) / t.tick_us)::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint) / $6::bigint)::float8 * $7::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)
+            - GREATEST(0, LEAST($4::float8, $4::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint) / t.tick_us)::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint) / $6::bigint)::float8 * $7::float8)))),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
+            THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND $4::float8
+            > GREATEST(((t.decided_at_us - $5::bigint) / t.tick_us)::float8 * t.leak,
+                ((t.decided_at_us - $5::bigint) / $6::bigint)::float8 * $7::float8) THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $8 AND t.key = $9
+RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $8::text, $9::text, 'leaky_bucket', t.updated_at_us / $10::bigint * $10::bigint,
+    t.updated_at_us / $10::bigint * $10::bigint + $10::bigint + $11::bigint,
+       -t.granted
+FROM back AS t
+WHERE $10::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type LeakyBucketUndoMarkedParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	CountedAtUs int64
+	TickUs      int64
+	Leak        float64
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type LeakyBucketUndoMarkedRow struct {
+	Granted        float64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketUndoMarked does what LeakyBucketUndo does, and takes the units off the sum as
+// LeakyBucketRefundMarked does.
+//
+// Index: the primary keys. Locks as in LeakyBucketTakeMarked.
+func (q *Queries) LeakyBucketUndoMarked(ctx context.Context, db DBTX, arg LeakyBucketUndoMarkedParams) (LeakyBucketUndoMarkedRow, error) {
+	row := db.QueryRow(ctx, LeakyBucketUndoMarked,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.CountedAtUs,
+		arg.TickUs,
+		arg.Leak,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i LeakyBucketUndoMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,

@@ -92,7 +92,7 @@ FROM (SELECT DISTINCT pg_catalog.quote_ident(n.nspname::text) AS schema, pg_cata
         AND c.relname IN ('pglimit_leaky_bucket'::name, 'pglimit_leaky_bucket_queue'::name, 'pglimit_token_bucket'::name, 'pglimit_fixed_window'::name,
                           'pglimit_sliding_window_counter'::name, 'pglimit_sliding_window_log'::name, 'pglimit_attempt'::name, 'pglimit_slot'::name,
                           'pglimit_reservation'::name, 'pglimit_lease'::name, 'pglimit_sweep'::name, 'pglimit_denial'::name, 'pglimit_policy'::name,
-                          'pglimit_override'::name, 'pglimit_policy_version'::name, 'pglimit_policy_history'::name, 'pglimit_program'::name, 'pglimit_key_count'::name, 'pglimit_event'::name)) AS o
+                          'pglimit_override'::name, 'pglimit_policy_version'::name, 'pglimit_policy_history'::name, 'pglimit_program'::name, 'pglimit_key_count'::name, 'pglimit_event'::name, 'pglimit_usage'::name)) AS o
 `
 
 type TableOwnersRow struct {

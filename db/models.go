@@ -241,6 +241,7 @@ type PglimitPolicy struct {
 	Lease        float64
 	RestLimit    float64
 	MaxTTLS      float64
+	UsageForS    float64
 	MaxKeys      int64
 	Version      int64
 	ChangedAt    pgtype.Timestamptz
@@ -252,6 +253,7 @@ type PglimitPolicy struct {
 	Name         string
 	Algorithm    string
 	Marks        string
+	UsageBy      string
 	Calendar     string
 	TimeZone     string
 	Anchor       string
@@ -315,6 +317,7 @@ type PglimitReservation struct {
 	IdempotencyKey *string
 	Requested      *float64
 	Estimate       *float64
+	UsageAtUs      *int64
 }
 
 type PglimitSlidingWindowCounter struct {
@@ -427,4 +430,13 @@ type PglimitTokenBucketNow struct {
 	UpdatedAt    interface{}
 	BlockedUntil interface{}
 	EmptyAt      interface{}
+}
+
+type PglimitUsage struct {
+	Units     float64
+	AtUs      int64
+	UntilUs   int64
+	Policy    string
+	Key       string
+	Algorithm string
 }

@@ -336,6 +336,16 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_
     >= m.mark::float8 * ($11::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'sliding_window_counter', t.updated_at_us / $13::bigint * $13::bigint,
+    t.updated_at_us / $13::bigint * $13::bigint + $13::bigint + $14::bigint,
+       t.granted
+FROM taken AS t
+WHERE $13::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -353,6 +363,8 @@ type SlidingWindowCounterChargeMarkedParams struct {
 	WindowUs    int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type SlidingWindowCounterChargeMarkedRow struct {
@@ -365,7 +377,7 @@ type SlidingWindowCounterChargeMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterChargeMarked does what SlidingWindowCounterCharge does, and records marks as
+// SlidingWindowCounterChargeMarked does what SlidingWindowCounterCharge does, and records marks and sums as
 // SlidingWindowCounterTakeMarked does.
 //
 // Index: the primary keys. Locks as in SlidingWindowCounterTakeMarked.
@@ -383,6 +395,8 @@ func (q *Queries) SlidingWindowCounterChargeMarked(ctx context.Context, db DBTX,
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i SlidingWindowCounterChargeMarkedRow
 	err := row.Scan(
@@ -696,6 +710,92 @@ func (q *Queries) SlidingWindowCounterRefund(ctx context.Context, db DBTX, arg S
 	return i, err
 }
 
+const SlidingWindowCounterRefundMarked = `-- name: SlidingWindowCounterRefundMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_counter AS t SET
+    cost = 1,
+    granted = LEAST($4::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
+            + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
+    current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $4::float8),
+    previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
+                THEN t.current ELSE 0 END - GREATEST(0, $4::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+            ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5 AND t.key = $6
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $5::text, $6::text, 'sliding_window_counter', t.updated_at_us / $7::bigint * $7::bigint,
+    t.updated_at_us / $7::bigint * $7::bigint + $7::bigint + $8::bigint,
+       -t.granted
+FROM back AS t
+WHERE $7::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type SlidingWindowCounterRefundMarkedParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type SlidingWindowCounterRefundMarkedRow struct {
+	Granted        float64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterRefundMarked does what SlidingWindowCounterRefund does, and takes the units off the sum of the
+// hour or day. It records no mark.
+//
+// Index: the primary keys. Locks as in SlidingWindowCounterTakeMarked.
+func (q *Queries) SlidingWindowCounterRefundMarked(ctx context.Context, db DBTX, arg SlidingWindowCounterRefundMarkedParams) (SlidingWindowCounterRefundMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowCounterRefundMarked,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i SlidingWindowCounterRefundMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const SlidingWindowCounterReserve = `-- name: SlidingWindowCounterReserve :one
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_counter AS t
@@ -927,16 +1027,27 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_
           > $15::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'sliding_window_counter', t.updated_at_us / $17::bigint * $17::bigint,
+    t.updated_at_us / $17::bigint * $17::bigint + $17::bigint + $18::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $17::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $17::text, $18::text, 'sliding_window_counter', $1::text, $2::text, $13::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $19::float8, $15::float8, $6::float8,
-       t.updated_at_us, t.updated_at_us + $20::bigint, t.updated_at_us + $20::bigint + $21::bigint,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
+SELECT $19::text, $20::text, 'sliding_window_counter', $1::text, $2::text, $13::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $21::float8, $15::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $22::bigint, t.updated_at_us + $22::bigint + $23::bigint,
        t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, $7::bigint, t.ends_at_us, t.updated_at_us,
-           $22::float8,
-       CASE WHEN t.granted = $4::float8 THEN $23::float8 END
+           $24::float8,
+       CASE WHEN t.granted = $4::float8 THEN $25::float8 END,
+           CASE WHEN $17::bigint > 0 THEN t.updated_at_us / $17::bigint * $17::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -960,6 +1071,8 @@ type SlidingWindowCounterReserveMarkedParams struct {
 	WindowUs       int64
 	Burst          float64
 	Marks          []int64
+	SpanUs         int64
+	KeptUs         int64
 	ID             string
 	State          string
 	LimitUnits     float64
@@ -979,8 +1092,8 @@ type SlidingWindowCounterReserveMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowCounterReserveMarked does what SlidingWindowCounterReserve does, and records marks as
-// SlidingWindowCounterTakeMarked does.
+// SlidingWindowCounterReserveMarked does what SlidingWindowCounterReserve does, and records marks and sums as
+// SlidingWindowCounterTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 //
 // Index: as in SlidingWindowCounterReserve. Locks as in SlidingWindowCounterTakeMarked.
 func (q *Queries) SlidingWindowCounterReserveMarked(ctx context.Context, db DBTX, arg SlidingWindowCounterReserveMarkedParams) (SlidingWindowCounterReserveMarkedRow, error) {
@@ -1001,6 +1114,8 @@ func (q *Queries) SlidingWindowCounterReserveMarked(ctx context.Context, db DBTX
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 		arg.ID,
 		arg.State,
 		arg.LimitUnits,
@@ -1065,8 +1180,8 @@ func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg Sl
 const SlidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
            (h.state = 'open' AND ($5::text <> 'expired'
                        OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
@@ -1125,6 +1240,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = $1 AND u.key = $2 AND u.algorithm = 'sliding_window_counter' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -1175,6 +1295,8 @@ type SlidingWindowCounterSettleRow struct {
 //   - has expired and is settled late.
 //
 // changes reports whether it does; units_before returns the units counted before.
+// The sum that has the reservation's units in pglimit_usage, if there is one, has units
+// afterwards.
 // Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
 // level and the other columns of the key's state are as of updated_at_us: after the
@@ -1847,6 +1969,16 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_
           > $14::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'sliding_window_counter', t.updated_at_us / $16::bigint * $16::bigint,
+    t.updated_at_us / $16::bigint * $16::bigint + $16::bigint + $17::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $16::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -1867,6 +1999,8 @@ type SlidingWindowCounterTakeMarkedParams struct {
 	WindowUs    int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type SlidingWindowCounterTakeMarkedRow struct {
@@ -1882,6 +2016,8 @@ type SlidingWindowCounterTakeMarkedRow struct {
 // SlidingWindowCounterTakeMarked does what SlidingWindowCounterTake does. Then it records those of the marks that the
 // key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 // listen. It changes nothing about a mark that was recorded in this window before.
+// If span_us is not 0, it adds the units granted to the sum of their hour or day in
+// pglimit_usage, which the janitor deletes kept_us after that.
 //
 // Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 // Denied: as in SlidingWindowCounterTake. A denial records marks too, as of the units in use.
@@ -1902,6 +2038,8 @@ func (q *Queries) SlidingWindowCounterTakeMarked(ctx context.Context, db DBTX, a
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i SlidingWindowCounterTakeMarkedRow
 	err := row.Scan(
@@ -2028,6 +2166,106 @@ func (q *Queries) SlidingWindowCounterUndo(ctx context.Context, db DBTX, arg Sli
 		arg.Key,
 	)
 	var i SlidingWindowCounterUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const SlidingWindowCounterUndoMarked = `-- name: SlidingWindowCounterUndoMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_counter AS t SET
+    cost = 1,
+    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint
+            THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END, $5::float8)
+            WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint + t.period_us
+            THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current
+                    ELSE 0 END, $5::float8) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint
+            THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $5::float8)
+            ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END END,
+    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint + t.period_us
+            THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
+                    THEN t.current ELSE 0 END - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+            ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < $4::bigint + t.period_us THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $6 AND t.key = $7
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $6::text, $7::text, 'sliding_window_counter', t.updated_at_us / $8::bigint * $8::bigint,
+    t.updated_at_us / $8::bigint * $8::bigint + $8::bigint + $9::bigint,
+       -t.granted
+FROM back AS t
+WHERE $8::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type SlidingWindowCounterUndoMarkedParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	EndsAtUs    int64
+	Units       float64
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type SlidingWindowCounterUndoMarkedRow struct {
+	Granted        float64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterUndoMarked does what SlidingWindowCounterUndo does, and takes the units off the sum as
+// SlidingWindowCounterRefundMarked does.
+//
+// Index: the primary keys. Locks as in SlidingWindowCounterTakeMarked.
+func (q *Queries) SlidingWindowCounterUndoMarked(ctx context.Context, db DBTX, arg SlidingWindowCounterUndoMarkedParams) (SlidingWindowCounterUndoMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowCounterUndoMarked,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.EndsAtUs,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i SlidingWindowCounterUndoMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Current,

@@ -338,6 +338,16 @@ FROM taken AS t, (SELECT pg_catalog.unnest($12::bigint[]) AS mark) AS m
 WHERE t.level >= m.mark::float8 * ($11::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'sliding_window_log', t.updated_at_us / $13::bigint * $13::bigint,
+    t.updated_at_us / $13::bigint * $13::bigint + $13::bigint + $14::bigint,
+       t.granted
+FROM taken AS t
+WHERE $13::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.level, t.newest_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -355,6 +365,8 @@ type SlidingWindowLogChargeMarkedParams struct {
 	WindowUs    int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type SlidingWindowLogChargeMarkedRow struct {
@@ -365,7 +377,7 @@ type SlidingWindowLogChargeMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogChargeMarked does what SlidingWindowLogCharge does, and records marks as
+// SlidingWindowLogChargeMarked does what SlidingWindowLogCharge does, and records marks and sums as
 // SlidingWindowLogTakeMarked does.
 //
 // Index: the primary keys. Locks as in SlidingWindowLogTakeMarked.
@@ -383,6 +395,8 @@ func (q *Queries) SlidingWindowLogChargeMarked(ctx context.Context, db DBTX, arg
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i SlidingWindowLogChargeMarkedRow
 	err := row.Scan(
@@ -720,6 +734,93 @@ func (q *Queries) SlidingWindowLogRefund(ctx context.Context, db DBTX, arg Slidi
 	return i, err
 }
 
+const SlidingWindowLogRefundMarked = `-- name: SlidingWindowLogRefundMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, $2::float8 AS units,
+             CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $3::text, true) END AS commits,
+             CASE WHEN $4::text <> '' THEN set_config('lock_timeout'::text, $4::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_log AS t SET
+    cost = 1,
+    gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+    (granted, entries, totals, base, seen, total) = (
+    SELECT LEAST(c.units, (t.total - u.base)),
+           CASE WHEN u.keep > u.base THEN u.entries[u.gone + 1 : u.cut] ELSE '{}' END,
+           CASE WHEN u.keep > u.base THEN u.totals[u.gone + 1 : u.cut] ELSE '{}' END,
+           u.base, u.base, u.keep
+    FROM (SELECT u.entries, u.totals, u.gone, u.base, u.keep, coalesce(pg_catalog.array_position(u.totals, u.keep) - 1, pg_catalog.width_bucket(u.keep, u.totals)) AS cut
+          FROM (SELECT u.entries, u.totals, u.gone, u.base, GREATEST(u.base, t.total - c.units) AS keep
+                  FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+          FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - t.keep_us, u.entries) AS gone
+                FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                            t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5 AND t.key = $6
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $5::text, $6::text, 'sliding_window_log', t.updated_at_us / $7::bigint * $7::bigint,
+    t.updated_at_us / $7::bigint * $7::bigint + $7::bigint + $8::bigint,
+       -t.granted
+FROM back AS t
+WHERE $7::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type SlidingWindowLogRefundMarkedParams struct {
+	NowUs       *int64
+	Units       float64
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type SlidingWindowLogRefundMarkedRow struct {
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogRefundMarked does what SlidingWindowLogRefund does, and takes the units off the sum of the
+// hour or day. It records no mark.
+//
+// Index: the primary keys. Locks as in SlidingWindowLogTakeMarked.
+func (q *Queries) SlidingWindowLogRefundMarked(ctx context.Context, db DBTX, arg SlidingWindowLogRefundMarkedParams) (SlidingWindowLogRefundMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowLogRefundMarked,
+		arg.NowUs,
+		arg.Units,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i SlidingWindowLogRefundMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const SlidingWindowLogReserve = `-- name: SlidingWindowLogReserve :one
 WITH taken AS (
 INSERT INTO pglimit_sliding_window_log AS t
@@ -980,15 +1081,26 @@ WHERE t.level >= m.mark::float8 * ($16::float8 * 0.000000999999999::float8)
       OR m.mark = 1000000 AND t.level > $16::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'sliding_window_log', t.updated_at_us / $18::bigint * $18::bigint,
+    t.updated_at_us / $18::bigint * $18::bigint + $18::bigint + $19::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $18::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $18::text, $19::text, 'sliding_window_log', $1::text, $2::text, $13::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $20::float8, $16::float8, $7::float8,
-       t.updated_at_us, t.updated_at_us + $21::bigint, t.updated_at_us + $21::bigint + $22::bigint,
-       t.level, 0, 1, $8::bigint, 0, t.updated_at_us, $23::float8,
-       CASE WHEN t.granted = $4::float8 THEN $24::float8 END
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
+SELECT $20::text, $21::text, 'sliding_window_log', $1::text, $2::text, $13::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $22::float8, $16::float8, $7::float8,
+       t.updated_at_us, t.updated_at_us + $23::bigint, t.updated_at_us + $23::bigint + $24::bigint,
+       t.level, 0, 1, $8::bigint, 0, t.updated_at_us, $25::float8,
+       CASE WHEN t.granted = $4::float8 THEN $26::float8 END,
+           CASE WHEN $18::bigint > 0 THEN t.updated_at_us / $18::bigint * $18::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -1013,6 +1125,8 @@ type SlidingWindowLogReserveMarkedParams struct {
 	WindowUs       int64
 	Burst          float64
 	Marks          []int64
+	SpanUs         int64
+	KeptUs         int64
 	ID             string
 	State          string
 	LimitUnits     float64
@@ -1031,8 +1145,8 @@ type SlidingWindowLogReserveMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// SlidingWindowLogReserveMarked does what SlidingWindowLogReserve does, and records marks as
-// SlidingWindowLogTakeMarked does.
+// SlidingWindowLogReserveMarked does what SlidingWindowLogReserve does, and records marks and sums as
+// SlidingWindowLogTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 //
 // Index: as in SlidingWindowLogReserve. Locks as in SlidingWindowLogTakeMarked.
 func (q *Queries) SlidingWindowLogReserveMarked(ctx context.Context, db DBTX, arg SlidingWindowLogReserveMarkedParams) (SlidingWindowLogReserveMarkedRow, error) {
@@ -1054,6 +1168,8 @@ func (q *Queries) SlidingWindowLogReserveMarked(ctx context.Context, db DBTX, ar
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 		arg.ID,
 		arg.State,
 		arg.LimitUnits,
@@ -1117,8 +1233,8 @@ func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg Slidin
 const SlidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
            (h.state = 'open' AND ($5::text <> 'expired'
                        OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
@@ -1174,6 +1290,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = $1 AND u.key = $2 AND u.algorithm = 'sliding_window_log' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -1227,6 +1348,8 @@ type SlidingWindowLogSettleRow struct {
 //   - has expired and is settled late.
 //
 // changes reports whether it does; units_before returns the units counted before.
+// The sum that has the reservation's units in pglimit_usage, if there is one, has units
+// afterwards.
 // Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
 // level and the other columns of the key's state are as of updated_at_us: after the
@@ -1959,6 +2082,16 @@ WHERE t.level >= m.mark::float8 * ($15::float8 * 0.000000999999999::float8)
       OR m.mark = 1000000 AND t.level > $15::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'sliding_window_log', t.updated_at_us / $17::bigint * $17::bigint,
+    t.updated_at_us / $17::bigint * $17::bigint + $17::bigint + $18::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $17::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -1980,6 +2113,8 @@ type SlidingWindowLogTakeMarkedParams struct {
 	WindowUs    int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type SlidingWindowLogTakeMarkedRow struct {
@@ -1994,6 +2129,8 @@ type SlidingWindowLogTakeMarkedRow struct {
 // SlidingWindowLogTakeMarked does what SlidingWindowLogTake does. Then it records those of the marks that the
 // key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 // listen. It changes nothing about a mark that was recorded in this window before.
+// If span_us is not 0, it adds the units granted to the sum of their hour or day in
+// pglimit_usage, which the janitor deletes kept_us after that.
 //
 // Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 // Denied: as in SlidingWindowLogTake. A denial records marks too, as of the units in use.
@@ -2015,6 +2152,8 @@ func (q *Queries) SlidingWindowLogTakeMarked(ctx context.Context, db DBTX, arg S
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i SlidingWindowLogTakeMarkedRow
 	err := row.Scan(
@@ -2136,6 +2275,101 @@ func (q *Queries) SlidingWindowLogUndo(ctx context.Context, db DBTX, arg Sliding
 		arg.Key,
 	)
 	var i SlidingWindowLogUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const SlidingWindowLogUndoMarked = `-- name: SlidingWindowLogUndoMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, $2::float8 AS units,
+        $3::bigint AS counted_at_us,
+             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
+             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_log AS t SET
+    cost = 1,
+    gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+    (granted, entries, totals, base, seen, total) = (
+    SELECT u.back, CASE WHEN u.empties THEN pg_catalog.array_cat(u.entries[: u.until], u.entries[u.through + 1 :]) ELSE u.entries END,
+        CASE WHEN u.empties THEN pg_catalog.array_cat(u.totals[: u.until], pglimit_rebase(u.totals[u.through + 1 :], u.there - u.since)) WHEN u.back > 0::float8
+            THEN pglimit_lower(u.totals, u.through, u.there - u.back, u.back) ELSE u.totals END, u.base, u.base,
+        CASE WHEN NOT u.empties THEN t.total - u.back WHEN u.through = pg_catalog.cardinality(u.entries) THEN u.since ELSE t.total - (u.there - u.since) END
+    FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, u.back, u.back > 0::float8 AND u.there - u.back <= u.since AS empties
+          FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, GREATEST(0, LEAST(c.units, u.there - u.since)) AS back
+                FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, coalesce(u.totals[u.through + 1], t.total) AS there,
+                             GREATEST(u.base, coalesce(u.totals[u.until + 1], t.total)) AS since
+                      FROM (SELECT u.at, u.entries, u.totals, u.base, pg_catalog.width_bucket(c.counted_at_us, u.entries) AS through,
+                                   pg_catalog.width_bucket(c.counted_at_us - 1, u.entries) AS until
+                            FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+          FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - t.keep_us, u.entries) AS gone
+                FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                            t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < $3::bigint + t.keep_us THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $6 AND t.key = $7
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $6::text, $7::text, 'sliding_window_log', t.updated_at_us / $8::bigint * $8::bigint,
+    t.updated_at_us / $8::bigint * $8::bigint + $8::bigint + $9::bigint,
+       -t.granted
+FROM back AS t
+WHERE $8::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type SlidingWindowLogUndoMarkedParams struct {
+	NowUs       *int64
+	Units       float64
+	CountedAtUs int64
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type SlidingWindowLogUndoMarkedRow struct {
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogUndoMarked does what SlidingWindowLogUndo does, and takes the units off the sum as
+// SlidingWindowLogRefundMarked does.
+//
+// Index: the primary keys. Locks as in SlidingWindowLogTakeMarked.
+func (q *Queries) SlidingWindowLogUndoMarked(ctx context.Context, db DBTX, arg SlidingWindowLogUndoMarkedParams) (SlidingWindowLogUndoMarkedRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowLogUndoMarked,
+		arg.NowUs,
+		arg.Units,
+		arg.CountedAtUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i SlidingWindowLogUndoMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,

@@ -224,6 +224,16 @@ FROM taken AS t, (SELECT pg_catalog.unnest($12::bigint[]) AS mark) AS m
 WHERE t.level >= m.mark::float8 * ($11::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'token_bucket', t.updated_at_us / $13::bigint * $13::bigint,
+    t.updated_at_us / $13::bigint * $13::bigint + $13::bigint + $14::bigint,
+       t.granted
+FROM taken AS t
+WHERE $13::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -241,6 +251,8 @@ type TokenBucketChargeMarkedParams struct {
 	WindowUs    int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type TokenBucketChargeMarkedRow struct {
@@ -250,7 +262,7 @@ type TokenBucketChargeMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// TokenBucketChargeMarked does what TokenBucketCharge does, and records marks as
+// TokenBucketChargeMarked does what TokenBucketCharge does, and records marks and sums as
 // TokenBucketTakeMarked does.
 //
 // Index: the primary keys. Locks as in TokenBucketTakeMarked.
@@ -268,6 +280,8 @@ func (q *Queries) TokenBucketChargeMarked(ctx context.Context, db DBTX, arg Toke
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i TokenBucketChargeMarkedRow
 	err := row.Scan(
@@ -558,6 +572,80 @@ func (q *Queries) TokenBucketRefund(ctx context.Context, db DBTX, arg TokenBucke
 	return i, err
 }
 
+const TokenBucketRefundMarked = `-- name: TokenBucketRefundMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_token_bucket AS t SET
+    cost = 1,
+    granted = LEAST($4::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak) - $4::float8),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5 AND t.key = $6
+RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $5::text, $6::text, 'token_bucket', t.updated_at_us / $7::bigint * $7::bigint,
+    t.updated_at_us / $7::bigint * $7::bigint + $7::bigint + $8::bigint,
+       -t.granted
+FROM back AS t
+WHERE $7::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type TokenBucketRefundMarkedParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type TokenBucketRefundMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// TokenBucketRefundMarked does what TokenBucketRefund does, and takes the units off the sum of the
+// hour or day. It records no mark.
+//
+// Index: the primary keys. Locks as in TokenBucketTakeMarked.
+func (q *Queries) TokenBucketRefundMarked(ctx context.Context, db DBTX, arg TokenBucketRefundMarkedParams) (TokenBucketRefundMarkedRow, error) {
+	row := db.QueryRow(ctx, TokenBucketRefundMarked,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i TokenBucketRefundMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const TokenBucketReserve = `-- name: TokenBucketReserve :one
 WITH taken AS (
 INSERT INTO pglimit_token_bucket AS t
@@ -724,15 +812,26 @@ WHERE t.level >= m.mark::float8 * ($15::float8 * 0.000000999999999::float8)
       OR m.mark = 1000000 AND t.level > $15::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'token_bucket', t.updated_at_us / $17::bigint * $17::bigint,
+    t.updated_at_us / $17::bigint * $17::bigint + $17::bigint + $18::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $17::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
-SELECT $17::text, $18::text, 'token_bucket', $1::text, $2::text, $13::text,
-       $3::float8 * t.granted, $3::float8 * t.granted, $19::float8, $15::float8, $6::float8,
-       t.updated_at_us, t.updated_at_us + $20::bigint, t.updated_at_us + $20::bigint + $21::bigint,
-       t.level, $7::float8, 1, 0, 0, t.updated_at_us, $22::float8,
-       CASE WHEN t.granted = $4::float8 THEN $23::float8 END
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
+SELECT $19::text, $20::text, 'token_bucket', $1::text, $2::text, $13::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $21::float8, $15::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $22::bigint, t.updated_at_us + $22::bigint + $23::bigint,
+       t.level, $7::float8, 1, 0, 0, t.updated_at_us, $24::float8,
+       CASE WHEN t.granted = $4::float8 THEN $25::float8 END,
+           CASE WHEN $17::bigint > 0 THEN t.updated_at_us / $17::bigint * $17::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -756,6 +855,8 @@ type TokenBucketReserveMarkedParams struct {
 	WindowUs       int64
 	Burst          float64
 	Marks          []int64
+	SpanUs         int64
+	KeptUs         int64
 	ID             string
 	State          string
 	LimitUnits     float64
@@ -772,8 +873,8 @@ type TokenBucketReserveMarkedRow struct {
 	BlockedUntilUs int64
 }
 
-// TokenBucketReserveMarked does what TokenBucketReserve does, and records marks as
-// TokenBucketTakeMarked does.
+// TokenBucketReserveMarked does what TokenBucketReserve does, and records marks and sums as
+// TokenBucketTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 //
 // Index: as in TokenBucketReserve. Locks as in TokenBucketTakeMarked.
 func (q *Queries) TokenBucketReserveMarked(ctx context.Context, db DBTX, arg TokenBucketReserveMarkedParams) (TokenBucketReserveMarkedRow, error) {
@@ -794,6 +895,8 @@ func (q *Queries) TokenBucketReserveMarked(ctx context.Context, db DBTX, arg Tok
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 		arg.ID,
 		arg.State,
 		arg.LimitUnits,
@@ -855,8 +958,8 @@ func (q *Queries) TokenBucketReset(ctx context.Context, db DBTX, arg TokenBucket
 const TokenBucketSettle = `-- name: TokenBucketSettle :one
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
            (h.state = 'open' AND ($5::text <> 'expired'
                        OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND $5::text = 'settled') AS changes
@@ -900,6 +1003,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = $1 AND u.key = $2 AND u.algorithm = 'token_bucket' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -949,6 +1057,8 @@ type TokenBucketSettleRow struct {
 //   - has expired and is settled late.
 //
 // changes reports whether it does; units_before returns the units counted before.
+// The sum that has the reservation's units in pglimit_usage, if there is one, has units
+// afterwards.
 // Every Settle locks the reservation before the key's row, so two cannot deadlock.
 //
 // level and the other columns of the key's state are as of updated_at_us: after the
@@ -1464,6 +1574,16 @@ WHERE t.level >= m.mark::float8 * ($14::float8 * 0.000000999999999::float8)
       OR m.mark = 1000000 AND t.level > $14::float8 - LEAST(1, $3::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $1::text, $2::text, 'token_bucket', t.updated_at_us / $16::bigint * $16::bigint,
+    t.updated_at_us / $16::bigint * $16::bigint + $16::bigint + $17::bigint,
+       $3::float8 * t.granted
+FROM taken AS t
+WHERE $16::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
 `
@@ -1484,6 +1604,8 @@ type TokenBucketTakeMarkedParams struct {
 	WindowUs    int64
 	Burst       float64
 	Marks       []int64
+	SpanUs      int64
+	KeptUs      int64
 }
 
 type TokenBucketTakeMarkedRow struct {
@@ -1496,6 +1618,8 @@ type TokenBucketTakeMarkedRow struct {
 // TokenBucketTakeMarked does what TokenBucketTake does. Then it records those of the marks that the
 // key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 // listen. It changes nothing about a mark that was recorded in this window before.
+// If span_us is not 0, it adds the units granted to the sum of their hour or day in
+// pglimit_usage, which the janitor deletes kept_us after that.
 //
 // Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 // Denied: as in TokenBucketTake. A denial records marks too, as of the units in use.
@@ -1516,6 +1640,8 @@ func (q *Queries) TokenBucketTakeMarked(ctx context.Context, db DBTX, arg TokenB
 		arg.WindowUs,
 		arg.Burst,
 		arg.Marks,
+		arg.SpanUs,
+		arg.KeptUs,
 	)
 	var i TokenBucketTakeMarkedRow
 	err := row.Scan(
@@ -1628,6 +1754,93 @@ func (q *Queries) TokenBucketUndo(ctx context.Context, db DBTX, arg TokenBucketU
 		arg.Key,
 	)
 	var i TokenBucketUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const TokenBucketUndoMarked = `-- name: TokenBucketUndoMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $2::text, true) END AS commits,
+             CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) END AS waits
+), back AS (
+UPDATE pglimit_token_bucket AS t SET
+    cost = 1,
+    granted = LEAST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak),
+            GREATEST(0, LEAST($4::float8, $4::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak)
+            - GREATEST(0, LEAST($4::float8, $4::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND $4::float8
+            > GREATEST(((t.decided_at_us - $5::bigint))::float8 * t.leak,
+                ((t.decided_at_us - $5::bigint))::float8 * $6::float8) THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $7 AND t.key = $8
+RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT $7::text, $8::text, 'token_bucket', t.updated_at_us / $9::bigint * $9::bigint,
+    t.updated_at_us / $9::bigint * $9::bigint + $9::bigint + $10::bigint,
+       -t.granted
+FROM back AS t
+WHERE $9::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type TokenBucketUndoMarkedParams struct {
+	NowUs       *int64
+	Commit      string
+	LockTimeout string
+	Units       float64
+	CountedAtUs int64
+	Leak        float64
+	Policy      string
+	Key         string
+	SpanUs      int64
+	KeptUs      int64
+}
+
+type TokenBucketUndoMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// TokenBucketUndoMarked does what TokenBucketUndo does, and takes the units off the sum as
+// TokenBucketRefundMarked does.
+//
+// Index: the primary keys. Locks as in TokenBucketTakeMarked.
+func (q *Queries) TokenBucketUndoMarked(ctx context.Context, db DBTX, arg TokenBucketUndoMarkedParams) (TokenBucketUndoMarkedRow, error) {
+	row := db.QueryRow(ctx, TokenBucketUndoMarked,
+		arg.NowUs,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Units,
+		arg.CountedAtUs,
+		arg.Leak,
+		arg.Policy,
+		arg.Key,
+		arg.SpanUs,
+		arg.KeptUs,
+	)
+	var i TokenBucketUndoMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,

@@ -90,7 +90,7 @@ func (p *Policy) share() float64 { return cmp.Or(p.LocalShare, defaultLocalShare
 // was used, so that it may fill the key as in the database.
 func (p Policy) local(v *verb) Policy {
 	share, burst := p.share(), p.burst()
-	p.OnError, p.LocalShare, p.MaxKeys, p.RestLimit, p.Marks = FailClosed, 0, 0, 0, ""
+	p.OnError, p.LocalShare, p.MaxKeys, p.RestLimit, p.Marks, p.UsageBy, p.UsageFor = FailClosed, 0, 0, 0, "", "", 0
 	if v == verbCharge && !p.Algorithm.bucket() {
 		return p
 	}

@@ -5,6 +5,9 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // maxMarks is the largest number of marks of a policy.
@@ -33,15 +36,53 @@ func (p *Policy) marks() (marks []int64, err error) {
 }
 
 func (p Policy) validateMarks() error {
-	switch _, err := p.marks(); {
-	case err != nil:
+	if _, err := p.marks(); err != nil {
 		return err
-	case p.Marks == "":
+	}
+	return p.validateRecord("Marks", p.Marks)
+}
+
+// validateRecord returns an error if the policy's decisions cannot record what the field asks for.
+func (p Policy) validateRecord(field, value string) error {
+	switch {
+	case value == "":
 		return nil
 	case p.Algorithm == LeakyBucketQueue, p.Algorithm == Attempts, p.Algorithm == Concurrency, p.Algorithm == Balance:
-		return p.bad("Marks", p.Marks, fmt.Sprintf("%s has no marks: leave it empty", p.Algorithm))
+		return p.bad(field, value, fmt.Sprintf("is not for %s: leave it empty", p.Algorithm))
 	case p.Lease != 0:
-		return p.bad("Marks", p.Marks, "is not for policies with a Lease, whose units this process grants by itself: leave one of them out")
+		return p.bad(field, value, "is not for policies with a Lease, whose units this process grants by itself: leave one of them out")
 	}
 	return nil
+}
+
+const (
+	day         = 24 * time.Hour
+	maxUsageFor = 3650 * day
+)
+
+// sums returns the sums of spent units that the database keeps for the policy.
+func (p *Policy) sums() store.Sums {
+	span, keep := time.Hour, 31*day
+	switch p.UsageBy {
+	case "":
+		return store.Sums{}
+	case Day:
+		span, keep = day, 400*day
+	}
+	if p.UsageFor != 0 {
+		keep = p.UsageFor
+	}
+	return store.Sums{Span: span.Microseconds(), Keep: keep.Microseconds()}
+}
+
+func (p Policy) validateUsage() error {
+	switch least := time.Duration(p.sums().Span) * time.Microsecond; {
+	case p.UsageBy != "" && p.UsageBy != Hour && p.UsageBy != Day:
+		return p.bad("UsageBy", string(p.UsageBy), "must be hour or day, or empty for no sums")
+	case p.UsageFor != 0 && p.UsageBy == "":
+		return p.bad("UsageFor", p.UsageFor, "is for policies with UsageBy: set it to hour or day, or leave UsageFor 0")
+	case p.UsageFor != 0 && (p.UsageFor < least || p.UsageFor > maxUsageFor || p.UsageFor%time.Second != 0):
+		return p.bad("UsageFor", p.UsageFor, fmt.Sprintf("must be whole seconds from one %s to 3650 days, or 0", p.UsageBy))
+	}
+	return p.validateRecord("UsageBy", string(p.UsageBy))
 }

@@ -201,6 +201,26 @@ type Policy struct {
 	//     ShardingRouter return ErrUnsupported. NewMemory decides alike and records none:
 	//     Policies without a database have no events.
 	Marks string `json:"marks,omitempty"`
+	// UsageBy is Hour or Day: then the database keeps a sum of the units that each key spends in
+	// each hour or day of UTC. Default: "", no sums. Policies.UsageSince of package policies
+	// reads them. See docs/spending.md#usage-over-time.
+	//
+	//   - The statement of a decision adds to the sum, so that both are committed or neither is.
+	//     A denial adds nothing, of a Shadow policy neither.
+	//   - What counts is Result.Granted, in the hour or day of Result.At. Refund and Undo
+	//     subtract theirs in the hour or day in which units go back, so a sum may be negative.
+	//   - A reservation counts where it was made: Settle makes it the units really spent, and 0
+	//     stay if it is cancelled or expires.
+	//   - Reset keeps the sums.
+	//   - What has no decision in the database counts nothing: a key whose override is unlimited,
+	//     an answer of FailOpen, NewMemory. FailLocal counts when its decisions are charged.
+	//     Keys of the row of RestLimit have one sum, under the key "".
+	//   - What has no Marks has no sums, and refuses requests alike.
+	UsageBy Calendar `json:"usage_by,omitempty"`
+	// UsageFor is how long a sum is kept after the end of its hour or day: whole seconds, from one
+	// of them to 3,650 days. Then the janitor deletes it. A change applies to new sums. Default:
+	// 0, which is 31 days for Hour and 400 days for Day.
+	UsageFor time.Duration `json:"usage_for,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
 	// deny or delay: to try a limit on real traffic. Default: false.
 	//

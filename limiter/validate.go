@@ -63,7 +63,7 @@ func (p Policy) Validate() error {
 	case p.Aligned && p.Algorithm != FixedWindow:
 		return p.bad("Aligned", p.Aligned, "is for fixed_window only")
 	}
-	for _, validate := range [...]func(Policy) error{Policy.validateBalance, Policy.validateAttempts, Policy.validateSlots, Policy.validateLease, Policy.validateMarks, Policy.validateKeys} {
+	for _, validate := range [...]func(Policy) error{Policy.validateBalance, Policy.validateAttempts, Policy.validateSlots, Policy.validateLease, Policy.validateMarks, Policy.validateUsage, Policy.validateKeys} {
 		if err := validate(p); err != nil {
 			return err
 		}

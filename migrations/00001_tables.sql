@@ -302,6 +302,7 @@ CREATE TABLE pglimit_reservation (
     idempotency_key text COLLATE "C",  -- NULL if it had none, was cancelled or has expired
     requested       float8,           -- units requested; NULL if they are what was reserved
     estimate        float8,           -- the same, of an estimate that was reserved as a whole; NULL of all others
+    usage_at_us     bigint,           -- the sum in pglimit_usage that has its units; NULL: none
     CONSTRAINT pglimit_reservation_pkey PRIMARY KEY (policy, key, id)
 );
 CREATE UNIQUE INDEX pglimit_reservation_idempotency ON pglimit_reservation (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;

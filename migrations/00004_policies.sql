@@ -18,6 +18,7 @@ CREATE TABLE pglimit_policy (
     lease       float8 NOT NULL DEFAULT 0,               -- share of the burst that processes may hold; 0: none
     rest_limit  float8 NOT NULL DEFAULT 0,               -- of the row that the keys above max_keys share; 0: they are denied
     max_ttl_s   float8 NOT NULL DEFAULT 86400,           -- the longest reservation of an asker
+    usage_for_s float8 NOT NULL DEFAULT 0,               -- how long sums are kept; 0: 31 days, or 400 if usage_by is day
     max_keys    bigint NOT NULL DEFAULT 0,               -- keys that have a row, at most; 0: no bound
     version     bigint NOT NULL DEFAULT 0,               -- of all policies and overrides, after this row's last change
     changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -29,6 +30,7 @@ CREATE TABLE pglimit_policy (
     name        text COLLATE "C" NOT NULL,
     algorithm   text COLLATE "C" NOT NULL,
     marks       text COLLATE "C" NOT NULL DEFAULT '',    -- percentages of the burst that are recorded once reached: 80%,100%
+    usage_by    text COLLATE "C" NOT NULL DEFAULT '',    -- hour, day: pglimit_usage has the units of each; '': none
     calendar    text COLLATE "C" NOT NULL DEFAULT '',    -- hour, day, week, month, quarter, year; '': none
     time_zone   text COLLATE "C" NOT NULL DEFAULT '',    -- of the calendar; '': UTC
     anchor      text COLLATE "C" NOT NULL DEFAULT '',    -- where a period of the calendar begins, there; '': 2024-01-01
@@ -79,6 +81,10 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "marks must be such as 80%,100%; not with queue, attempts, lease" CHECK (marks = ''
         OR marks ~ '^(100|[1-9]?[0-9](\.[0-9]{1,4})?)%(,(100|[1-9]?[0-9](\.[0-9]{1,4})?)%){0,7}$'
         AND lease = 0::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'attempts', 'concurrency', 'balance')),
+    CONSTRAINT "usage_by must be hour or day; not with queue, attempts, lease" CHECK (usage_by = ''
+        OR usage_by IN ('hour', 'day') AND lease = 0::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'attempts', 'concurrency', 'balance')),
+    CONSTRAINT "usage_for_s must be whole seconds to ten years, with usage_by" CHECK (usage_for_s = 0::float8
+        OR usage_by <> '' AND usage_for_s BETWEEN CASE usage_by WHEN 'day' THEN 86400::float8 ELSE 3600::float8 END AND 315360000::float8 AND usage_for_s = trunc(usage_for_s)),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
     CONSTRAINT "calendar must be hour, day, week, month, quarter or year" CHECK (calendar IN ('', 'hour', 'day', 'week', 'month', 'quarter', 'year')),

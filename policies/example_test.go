@@ -126,3 +126,18 @@ func ExamplePolicies_Events() {
 	fmt.Println(errors.Is(err, limiter.ErrUnsupported)) // policies.Open has a database
 	// Output: true
 }
+
+// UsageSince returns what a key has spent in each hour or day, here of the last week.
+func ExamplePolicies_UsageSince() {
+	live, err := policies.New()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	sums, err := live.UsageSince(ctx, "spend", "acme", time.Now().AddDate(0, 0, -7), limiter.Day)
+	for _, s := range sums {
+		fmt.Println(s.At.Format(time.DateOnly), s.Units)
+	}
+	fmt.Println(errors.Is(err, limiter.ErrUnsupported)) // policies.Open has a database
+	// Output: true
+}

@@ -35,6 +35,8 @@ type policyRow struct {
 	Askers       bool      `json:"askers"`
 	CountDenials bool      `json:"count_denials"`
 	Marks        string    `json:"marks"`
+	UsageBy      string    `json:"usage_by"`
+	UsageForS    float64   `json:"usage_for_s"`
 	Calendar     string    `json:"calendar"`
 	TimeZone     string    `json:"time_zone"`
 	Anchor       string    `json:"anchor"`

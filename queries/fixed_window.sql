@@ -368,6 +368,8 @@ SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FRO
 --   - is open, and for 'expired' its time is over; or
 --   - has expired and is settled late.
 -- changes reports whether it does; units_before returns the units counted before.
+-- The sum that has the reservation's units in pglimit_usage, if there is one, has units
+-- afterwards.
 -- Every Settle locks the reservation before the key's row, so two cannot deadlock.
 --
 -- level and the other columns of the key's state are as of updated_at_us: after the
@@ -382,8 +384,8 @@ SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FRO
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce(sqlc.narg(now_us)::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
                        OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
@@ -419,6 +421,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = sqlc.arg(policy) AND u.key = sqlc.arg(key) AND u.algorithm = 'fixed_window' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -522,6 +529,8 @@ RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixe
 -- FixedWindowTakeMarked does what FixedWindowTake does. Then it records those of the marks that the
 -- key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 -- listen. It changes nothing about a mark that was recorded in this window before.
+-- If span_us is not 0, it adds the units granted to the sum of their hour or day in
+-- pglimit_usage, which the janitor deletes kept_us after that.
 --
 -- Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 -- Denied: as in FixedWindowTake. A denial records marks too, as of the units in use.
@@ -573,11 +582,21 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.l
           > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'fixed_window', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       sqlc.arg(cost)::float8 * t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.* FROM taken AS t;
 
 -- name: FixedWindowChargeMarked :one
--- FixedWindowChargeMarked does what FixedWindowCharge does, and records marks as
+-- FixedWindowChargeMarked does what FixedWindowCharge does, and records marks and sums as
 -- FixedWindowTakeMarked does.
 --
 -- Index: the primary keys. Locks as in FixedWindowTakeMarked.
@@ -619,12 +638,22 @@ FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) A
 WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.level ELSE 0 END >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'fixed_window', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.* FROM taken AS t;
 
 -- name: FixedWindowReserveMarked :one
--- FixedWindowReserveMarked does what FixedWindowReserve does, and records marks as
--- FixedWindowTakeMarked does.
+-- FixedWindowReserveMarked does what FixedWindowReserve does, and records marks and sums as
+-- FixedWindowTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 --
 -- Index: as in FixedWindowReserve. Locks as in FixedWindowTakeMarked.
 WITH taken AS (
@@ -679,19 +708,99 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us OR t.granted > 0::float8 THEN t.l
           > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'fixed_window', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       sqlc.arg(cost)::float8 * t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'fixed_window', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
        sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
        t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
        t.level, 0, 1, sqlc.arg(period_us)::bigint, t.ends_at_us, t.updated_at_us, sqlc.narg(requested)::float8,
-       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END
+       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END,
+           CASE WHEN sqlc.arg(span_us)::bigint > 0 THEN t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: FixedWindowRefundMarked :one
+-- FixedWindowRefundMarked does what FixedWindowRefund does, and takes the units off the sum of the
+-- hour or day. It records no mark.
+--
+-- Index: the primary keys. Locks as in FixedWindowTakeMarked.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_fixed_window AS t SET
+    cost = 1,
+    granted = LEAST(sqlc.arg(units)::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = t.level - LEAST(sqlc.arg(units)::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'fixed_window', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       -t.granted
+FROM back AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
+
+-- name: FixedWindowUndoMarked :one
+-- FixedWindowUndoMarked does what FixedWindowUndo does, and takes the units off the sum as
+-- FixedWindowRefundMarked does.
+--
+-- Index: the primary keys. Locks as in FixedWindowTakeMarked.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_fixed_window AS t SET
+    cost = 1,
+    granted = LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    level = t.level - LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < sqlc.arg(ends_at_us)::bigint THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'fixed_window', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       -t.granted
+FROM back AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 
 -- name: FixedWindowRefund :one

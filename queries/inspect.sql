@@ -40,6 +40,19 @@ WITH found AS MATERIALIZED (
 DELETE FROM pglimit_event AS e USING found AS f
 WHERE e.policy = f.policy AND e.key = f.key AND e.algorithm = f.algorithm AND e.mark = f.mark AND e.window_ends_at_us = f.window_ends_at_us;
 
+-- name: ForgetUsage :execrows
+-- ForgetUsage deletes the sums of some keys under one policy and algorithm.
+--
+-- Index: the primary key. Locks the sums in the order of their keys.
+WITH found AS MATERIALIZED (
+    SELECT u.policy, u.key, u.algorithm, u.at_us FROM pglimit_usage AS u
+    WHERE u.policy = sqlc.arg(policy)::text AND u.key = ANY (sqlc.arg(keys)::text[]) AND u.algorithm = sqlc.arg(algorithm)::text
+    ORDER BY u.key, u.at_us
+    FOR UPDATE OF u
+)
+DELETE FROM pglimit_usage AS u USING found AS f
+WHERE u.policy = f.policy AND u.key = f.key AND u.algorithm = f.algorithm AND u.at_us = f.at_us;
+
 -- name: ForgetReservations :execrows
 -- ForgetReservations deletes the reservations of some keys under one policy and algorithm,
 -- open or not, and their idempotency keys.

@@ -288,6 +288,8 @@ SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us F
 --   - is open, and for 'expired' its time is over; or
 --   - has expired and is settled late.
 -- changes reports whether it does; units_before returns the units counted before.
+-- The sum that has the reservation's units in pglimit_usage, if there is one, has units
+-- afterwards.
 -- Every Settle locks the reservation before the key's row, so two cannot deadlock.
 --
 -- level and the other columns of the key's state are as of updated_at_us: after the
@@ -301,8 +303,8 @@ SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us F
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce(sqlc.narg(now_us)::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
                        OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
@@ -354,6 +356,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = sqlc.arg(policy) AND u.key = sqlc.arg(key) AND u.algorithm = 'leaky_bucket' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -446,6 +453,8 @@ RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leak
 -- LeakyBucketTakeMarked does what LeakyBucketTake does. Then it records those of the marks that the
 -- key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 -- listen. It changes nothing about a mark that was recorded in this window before.
+-- If span_us is not 0, it adds the units granted to the sum of their hour or day in
+-- pglimit_usage, which the janitor deletes kept_us after that.
 --
 -- Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 -- Denied: as in LeakyBucketTake. A denial records marks too, as of the units in use.
@@ -492,11 +501,21 @@ WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::
       OR m.mark = 1000000 AND t.level > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'leaky_bucket', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       sqlc.arg(cost)::float8 * t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.* FROM taken AS t;
 
 -- name: LeakyBucketChargeMarked :one
--- LeakyBucketChargeMarked does what LeakyBucketCharge does, and records marks as
+-- LeakyBucketChargeMarked does what LeakyBucketCharge does, and records marks and sums as
 -- LeakyBucketTakeMarked does.
 --
 -- Index: the primary keys. Locks as in LeakyBucketTakeMarked.
@@ -534,12 +553,22 @@ FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) A
 WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'leaky_bucket', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.* FROM taken AS t;
 
 -- name: LeakyBucketReserveMarked :one
--- LeakyBucketReserveMarked does what LeakyBucketReserve does, and records marks as
--- LeakyBucketTakeMarked does.
+-- LeakyBucketReserveMarked does what LeakyBucketReserve does, and records marks and sums as
+-- LeakyBucketTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 --
 -- Index: as in LeakyBucketReserve. Locks as in LeakyBucketTakeMarked.
 WITH taken AS (
@@ -589,19 +618,111 @@ WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::
       OR m.mark = 1000000 AND t.level > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'leaky_bucket', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       sqlc.arg(cost)::float8 * t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'leaky_bucket', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
        sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
        t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
        t.level, sqlc.arg(leak)::float8, sqlc.arg(tick_us)::bigint, 0, 0, t.leaked_at_us, sqlc.narg(requested)::float8,
-       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END
+       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END,
+           CASE WHEN sqlc.arg(span_us)::bigint > 0 THEN t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: LeakyBucketRefundMarked :one
+-- LeakyBucketRefundMarked does what LeakyBucketRefund does, and takes the units off the sum of the
+-- hour or day. It records no mark.
+--
+-- Index: the primary keys. Locks as in LeakyBucketTakeMarked.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_leaky_bucket AS t SET
+    cost = 1,
+    granted = LEAST(sqlc.arg(units)::float8, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) - sqlc.arg(units)::float8),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
+            THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'leaky_bucket', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       -t.granted
+FROM back AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
+
+-- name: LeakyBucketUndoMarked :one
+-- LeakyBucketUndoMarked does what LeakyBucketUndo does, and takes the units off the sum as
+-- LeakyBucketRefundMarked does.
+--
+-- Index: the primary keys. Locks as in LeakyBucketTakeMarked.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_leaky_bucket AS t SET
+    cost = 1,
+    granted = LEAST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak),
+            GREATEST(0, LEAST(sqlc.arg(units)::float8, sqlc.arg(units)::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint) / t.tick_us)::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint) / sqlc.arg(tick_us)::bigint)::float8 * sqlc.arg(leak)::float8)))),
+    level = GREATEST(0, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak)
+            - GREATEST(0, LEAST(sqlc.arg(units)::float8, sqlc.arg(units)::float8
+                    - GREATEST(((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint) / t.tick_us)::float8 * t.leak,
+                        ((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint) / sqlc.arg(tick_us)::bigint)::float8 * sqlc.arg(leak)::float8)))),
+    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
+            THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND sqlc.arg(units)::float8
+            > GREATEST(((t.decided_at_us - sqlc.arg(counted_at_us)::bigint) / t.tick_us)::float8 * t.leak,
+                ((t.decided_at_us - sqlc.arg(counted_at_us)::bigint) / sqlc.arg(tick_us)::bigint)::float8 * sqlc.arg(leak)::float8) THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'leaky_bucket', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       -t.granted
+FROM back AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.leaked_at_us, c.us)::bigint AS leaked_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: LeakyBucketRefund :one
 -- LeakyBucketRefund returns units, at most those in use. granted returns the number

@@ -394,6 +394,8 @@ SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at
 --   - is open, and for 'expired' its time is over; or
 --   - has expired and is settled late.
 -- changes reports whether it does; units_before returns the units counted before.
+-- The sum that has the reservation's units in pglimit_usage, if there is one, has units
+-- afterwards.
 -- Every Settle locks the reservation before the key's row, so two cannot deadlock.
 --
 -- level and the other columns of the key's state are as of updated_at_us: after the
@@ -407,8 +409,8 @@ SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce(sqlc.narg(now_us)::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
                        OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
@@ -467,6 +469,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = sqlc.arg(policy) AND u.key = sqlc.arg(key) AND u.algorithm = 'sliding_window_counter' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -613,6 +620,8 @@ RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter
 -- SlidingWindowCounterTakeMarked does what SlidingWindowCounterTake does. Then it records those of the marks that the
 -- key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 -- listen. It changes nothing about a mark that was recorded in this window before.
+-- If span_us is not 0, it adds the units granted to the sum of their hour or day in
+-- pglimit_usage, which the janitor deletes kept_us after that.
 --
 -- Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 -- Denied: as in SlidingWindowCounterTake. A denial records marks too, as of the units in use.
@@ -685,11 +694,21 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_
           > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_counter', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       sqlc.arg(cost)::float8 * t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.* FROM taken AS t;
 
 -- name: SlidingWindowCounterChargeMarked :one
--- SlidingWindowCounterChargeMarked does what SlidingWindowCounterCharge does, and records marks as
+-- SlidingWindowCounterChargeMarked does what SlidingWindowCounterCharge does, and records marks and sums as
 -- SlidingWindowCounterTakeMarked does.
 --
 -- Index: the primary keys. Locks as in SlidingWindowCounterTakeMarked.
@@ -745,12 +764,22 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_
     >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_counter', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.* FROM taken AS t;
 
 -- name: SlidingWindowCounterReserveMarked :one
--- SlidingWindowCounterReserveMarked does what SlidingWindowCounterReserve does, and records marks as
--- SlidingWindowCounterTakeMarked does.
+-- SlidingWindowCounterReserveMarked does what SlidingWindowCounterReserve does, and records marks and sums as
+-- SlidingWindowCounterTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 --
 -- Index: as in SlidingWindowCounterReserve. Locks as in SlidingWindowCounterTakeMarked.
 WITH taken AS (
@@ -826,20 +855,123 @@ WHERE CASE WHEN t.updated_at_us < t.ends_at_us THEN t.previous * LEAST(t.period_
           > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_counter', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       sqlc.arg(cost)::float8 * t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'sliding_window_counter', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
        sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
        t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
        t.previous * LEAST(t.period_us, t.ends_at_us - t.updated_at_us)::float8 / t.period_us::float8 + t.current, 0, 1, sqlc.arg(period_us)::bigint, t.ends_at_us, t.updated_at_us,
            sqlc.narg(requested)::float8,
-       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END
+       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END,
+           CASE WHEN sqlc.arg(span_us)::bigint > 0 THEN t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: SlidingWindowCounterRefundMarked :one
+-- SlidingWindowCounterRefundMarked does what SlidingWindowCounterRefund does, and takes the units off the sum of the
+-- hour or day. It records no mark.
+--
+-- Index: the primary keys. Locks as in SlidingWindowCounterTakeMarked.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_counter AS t SET
+    cost = 1,
+    granted = LEAST(sqlc.arg(units)::float8, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END
+            + CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END),
+    current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - sqlc.arg(units)::float8),
+    previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
+                THEN t.current ELSE 0 END - GREATEST(0, sqlc.arg(units)::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+            ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_counter', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       -t.granted
+FROM back AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
+
+-- name: SlidingWindowCounterUndoMarked :one
+-- SlidingWindowCounterUndoMarked does what SlidingWindowCounterUndo does, and takes the units off the sum as
+-- SlidingWindowCounterRefundMarked does.
+--
+-- Index: the primary keys. Locks as in SlidingWindowCounterTakeMarked.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_counter AS t SET
+    cost = 1,
+    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = sqlc.arg(ends_at_us)::bigint
+            THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END, sqlc.arg(units)::float8)
+            WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = sqlc.arg(ends_at_us)::bigint + t.period_us
+            THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current
+                    ELSE 0 END, sqlc.arg(units)::float8) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = sqlc.arg(ends_at_us)::bigint
+            THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - sqlc.arg(units)::float8)
+            ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END END,
+    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = sqlc.arg(ends_at_us)::bigint + t.period_us
+            THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
+                    THEN t.current ELSE 0 END - sqlc.arg(units)::float8) ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+                WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+            ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < sqlc.arg(ends_at_us)::bigint + t.period_us THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_counter', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       -t.granted
+FROM back AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.current, 0)::float8 AS current, coalesce(t.previous, 0)::float8 AS previous,
+    coalesce(t.period_us, 1)::bigint AS period_us, coalesce(t.ends_at_us, 0)::bigint AS ends_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: SlidingWindowCounterRefund :one
 -- SlidingWindowCounterRefund returns units, first to the current window and then to the

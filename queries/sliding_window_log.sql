@@ -465,6 +465,8 @@ SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blo
 --   - is open, and for 'expired' its time is over; or
 --   - has expired and is settled late.
 -- changes reports whether it does; units_before returns the units counted before.
+-- The sum that has the reservation's units in pglimit_usage, if there is one, has units
+-- afterwards.
 -- Every Settle locks the reservation before the key's row, so two cannot deadlock.
 --
 -- level and the other columns of the key's state are as of updated_at_us: after the
@@ -477,8 +479,8 @@ SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blo
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce(sqlc.narg(now_us)::bigint,
-                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+               coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
                        OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
@@ -534,6 +536,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = sqlc.arg(policy) AND u.key = sqlc.arg(key) AND u.algorithm = 'sliding_window_log' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -680,6 +687,8 @@ RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total 
 -- SlidingWindowLogTakeMarked does what SlidingWindowLogTake does. Then it records those of the marks that the
 -- key's level has reached, a row of pglimit_event for each, and notifies the sessions that
 -- listen. It changes nothing about a mark that was recorded in this window before.
+-- If span_us is not 0, it adds the units granted to the sum of their hour or day in
+-- pglimit_usage, which the janitor deletes kept_us after that.
 --
 -- Index: the primary keys. Locks the key's row until the transaction ends, and what it records.
 -- Denied: as in SlidingWindowLogTake. A denial records marks too, as of the units in use.
@@ -764,11 +773,21 @@ WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::
       OR m.mark = 1000000 AND t.level > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_log', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       sqlc.arg(cost)::float8 * t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.* FROM taken AS t;
 
 -- name: SlidingWindowLogChargeMarked :one
--- SlidingWindowLogChargeMarked does what SlidingWindowLogCharge does, and records marks as
+-- SlidingWindowLogChargeMarked does what SlidingWindowLogCharge does, and records marks and sums as
 -- SlidingWindowLogTakeMarked does.
 --
 -- Index: the primary keys. Locks as in SlidingWindowLogTakeMarked.
@@ -838,12 +857,22 @@ FROM taken AS t, (SELECT pg_catalog.unnest(sqlc.arg(marks)::bigint[]) AS mark) A
 WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::float8)
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_log', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 )
 SELECT t.* FROM taken AS t;
 
 -- name: SlidingWindowLogReserveMarked :one
--- SlidingWindowLogReserveMarked does what SlidingWindowLogReserve does, and records marks as
--- SlidingWindowLogTakeMarked does.
+-- SlidingWindowLogReserveMarked does what SlidingWindowLogReserve does, and records marks and sums as
+-- SlidingWindowLogTakeMarked does. usage_at_us of the reservation names the sum that has its units.
 --
 -- Index: as in SlidingWindowLogReserve. Locks as in SlidingWindowLogTakeMarked.
 WITH taken AS (
@@ -931,19 +960,126 @@ WHERE t.level >= m.mark::float8 * (sqlc.arg(burst)::float8 * 0.000000999999999::
       OR m.mark = 1000000 AND t.level > sqlc.arg(burst)::float8 - LEAST(1, sqlc.arg(cost)::float8) * 0.999999::float8
 ON CONFLICT (policy, key, algorithm, mark, window_ends_at_us) DO NOTHING
 RETURNING pg_notify('pglimit_event'::text, ''::text)::text
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_log', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       sqlc.arg(cost)::float8 * t.granted
+FROM taken AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, usage_at_us)
 SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'sliding_window_log', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
        sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
        t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
        t.level, 0, 1, sqlc.arg(period_us)::bigint, 0, t.updated_at_us, sqlc.narg(requested)::float8,
-       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END
+       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END,
+           CASE WHEN sqlc.arg(span_us)::bigint > 0 THEN t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint END
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
 SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: SlidingWindowLogRefundMarked :one
+-- SlidingWindowLogRefundMarked does what SlidingWindowLogRefund does, and takes the units off the sum of the
+-- hour or day. It records no mark.
+--
+-- Index: the primary keys. Locks as in SlidingWindowLogTakeMarked.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, sqlc.arg(units)::float8 AS units,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_log AS t SET
+    cost = 1,
+    gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+    (granted, entries, totals, base, seen, total) = (
+    SELECT LEAST(c.units, (t.total - u.base)),
+           CASE WHEN u.keep > u.base THEN u.entries[u.gone + 1 : u.cut] ELSE '{}' END,
+           CASE WHEN u.keep > u.base THEN u.totals[u.gone + 1 : u.cut] ELSE '{}' END,
+           u.base, u.base, u.keep
+    FROM (SELECT u.entries, u.totals, u.gone, u.base, u.keep, coalesce(pg_catalog.array_position(u.totals, u.keep) - 1, pg_catalog.width_bucket(u.keep, u.totals)) AS cut
+          FROM (SELECT u.entries, u.totals, u.gone, u.base, GREATEST(u.base, t.total - c.units) AS keep
+                  FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+          FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - t.keep_us, u.entries) AS gone
+                FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                            t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_log', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       -t.granted
+FROM back AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
+
+-- name: SlidingWindowLogUndoMarked :one
+-- SlidingWindowLogUndoMarked does what SlidingWindowLogUndo does, and takes the units off the sum as
+-- SlidingWindowLogRefundMarked does.
+--
+-- Index: the primary keys. Locks as in SlidingWindowLogTakeMarked.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, sqlc.arg(units)::float8 AS units,
+        sqlc.arg(counted_at_us)::bigint AS counted_at_us,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_sliding_window_log AS t SET
+    cost = 1,
+    gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+    (granted, entries, totals, base, seen, total) = (
+    SELECT u.back, CASE WHEN u.empties THEN pg_catalog.array_cat(u.entries[: u.until], u.entries[u.through + 1 :]) ELSE u.entries END,
+        CASE WHEN u.empties THEN pg_catalog.array_cat(u.totals[: u.until], pglimit_rebase(u.totals[u.through + 1 :], u.there - u.since)) WHEN u.back > 0::float8
+            THEN pglimit_lower(u.totals, u.through, u.there - u.back, u.back) ELSE u.totals END, u.base, u.base,
+        CASE WHEN NOT u.empties THEN t.total - u.back WHEN u.through = pg_catalog.cardinality(u.entries) THEN u.since ELSE t.total - (u.there - u.since) END
+    FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, u.back, u.back > 0::float8 AND u.there - u.back <= u.since AS empties
+          FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, GREATEST(0, LEAST(c.units, u.there - u.since)) AS back
+                FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, coalesce(u.totals[u.through + 1], t.total) AS there,
+                             GREATEST(u.base, coalesce(u.totals[u.until + 1], t.total)) AS since
+                      FROM (SELECT u.at, u.entries, u.totals, u.base, pg_catalog.width_bucket(c.counted_at_us, u.entries) AS through,
+                                   pg_catalog.width_bucket(c.counted_at_us - 1, u.entries) AS until
+                            FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+          FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - t.keep_us, u.entries) AS gone
+                FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                            t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < sqlc.arg(counted_at_us)::bigint + t.keep_us THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+), summed AS (
+INSERT INTO pglimit_usage AS u
+       (policy, key, algorithm, at_us, until_us, units)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 'sliding_window_log', t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint,
+    t.updated_at_us / sqlc.arg(span_us)::bigint * sqlc.arg(span_us)::bigint + sqlc.arg(span_us)::bigint + sqlc.arg(kept_us)::bigint,
+       -t.granted
+FROM back AS t
+WHERE sqlc.arg(span_us)::bigint > 0 AND t.granted > 0::float8
+ON CONFLICT (policy, key, algorithm, at_us) DO UPDATE SET
+    units = u.units + EXCLUDED.units
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: SlidingWindowLogRefund :one
 -- SlidingWindowLogRefund returns units, the newest entries first, at most those in the

@@ -78,9 +78,9 @@ func Told(r limiter.Result) limiter.Result {
 func StorePolicy(t testing.TB, pool *pgxpool.Pool, p limiter.Policy, askers bool) {
 	t.Helper()
 	Exec(t, pool, `DELETE FROM pglimit_policy WHERE name = $1`, p.Name)
-	Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, aligned, calendar, time_zone, anchor, shadow, askers, lease, block_growth, block_max_s, max_keys, rest_limit, marks, overdraft)
-		VALUES ($1, $2, $3, nullif($4::float8, 0::float8), nullif($5::float8, 0::float8), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
-		p.Name, string(p.Algorithm), p.Limit, p.Period.Seconds(), p.Burst, p.Tick.Seconds(), p.BlockFor.Seconds(), p.Aligned, string(p.Calendar), p.TimeZone, p.Anchor, p.Shadow, askers, p.Lease, p.BlockGrowth, p.BlockMax.Seconds(), p.MaxKeys, p.RestLimit, p.Marks, p.Overdraft)
+	Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, aligned, calendar, time_zone, anchor, shadow, askers, lease, block_growth, block_max_s, max_keys, rest_limit, marks, overdraft, usage_by, usage_for_s)
+		VALUES ($1, $2, $3, nullif($4::float8, 0::float8), nullif($5::float8, 0::float8), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
+		p.Name, string(p.Algorithm), p.Limit, p.Period.Seconds(), p.Burst, p.Tick.Seconds(), p.BlockFor.Seconds(), p.Aligned, string(p.Calendar), p.TimeZone, p.Anchor, p.Shadow, askers, p.Lease, p.BlockGrowth, p.BlockMax.Seconds(), p.MaxKeys, p.RestLimit, p.Marks, p.Overdraft, string(p.UsageBy), p.UsageFor.Seconds())
 }
 
 // storeOverride writes an override of a key.

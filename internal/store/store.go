@@ -32,6 +32,7 @@ type Query struct {
 	Room float64
 
 	Marks []int64 // parts of the burst to be recorded once reached, in millionths; nil: none
+	Sums  Sums    // of the units that decisions grant and give back
 
 	Now      *int64        // the caller's clock; nil: the store's
 	Bound    *KeyBound     // on the policy's rows; nil: none
@@ -50,7 +51,7 @@ type KeyBound struct {
 const RestKey = ""
 
 // OfRest returns the query of the shared row. Its denials begin no block: that would be one of
-// all keys. It has no marks: it is nobody's.
+// all keys. It has no marks: it is nobody's. Its sums are those of all these keys.
 func (q *Query) OfRest() Query {
 	r := *q
 	r.Key, r.Rules, r.Bound, r.Marks = RestKey, *q.Bound.Rest, nil, nil
@@ -74,7 +75,11 @@ const (
 )
 
 // Records reports whether a decision keeps more than the key's row.
-func (q *Query) Records() bool { return len(q.Marks) > 0 }
+func (q *Query) Records() bool { return len(q.Marks) > 0 || q.Sums.Span > 0 }
+
+// Sums are what the database keeps of the units spent: a sum for each Span since 1970-01-01 UTC,
+// which the janitor deletes Keep after the span's end. Both are microseconds; 0: none.
+type Sums struct{ Span, Keep int64 }
 
 // Rest returns the units that RetryAfter waits for after granted units were granted.
 func (q *Query) Rest(granted float64) float64 { return min(q.Unit, q.Units-granted) }

@@ -849,7 +849,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.usage_by = '' THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -1039,7 +1039,8 @@ BEGIN
         ELSE
             WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+                           request.now_us AS now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired'
                                    OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
@@ -1088,6 +1089,11 @@ BEGIN
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
+            ), summed AS (
+            UPDATE pglimit_usage AS u SET
+                units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+            FROM reservation AS b
+            WHERE b.changes AND u.policy = request.policy AND u.key = request.key AND u.algorithm = 'leaky_bucket' AND u.at_us = b.usage_at_us
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -1321,7 +1327,8 @@ BEGIN
         ELSE
             WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+                           request.now_us AS now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired'
                                    OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
@@ -1362,6 +1369,11 @@ BEGIN
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
+            ), summed AS (
+            UPDATE pglimit_usage AS u SET
+                units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+            FROM reservation AS b
+            WHERE b.changes AND u.policy = request.policy AND u.key = request.key AND u.algorithm = 'token_bucket' AND u.at_us = b.usage_at_us
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -1499,7 +1511,8 @@ BEGIN
         ELSE
             WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+                           request.now_us AS now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired'
                                    OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
@@ -1532,6 +1545,11 @@ BEGIN
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
+            ), summed AS (
+            UPDATE pglimit_usage AS u SET
+                units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+            FROM reservation AS b
+            WHERE b.changes AND u.policy = request.policy AND u.key = request.key AND u.algorithm = 'fixed_window' AND u.at_us = b.usage_at_us
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -1762,7 +1780,8 @@ BEGIN
         ELSE
             WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+                           request.now_us AS now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired'
                                    OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
@@ -1818,6 +1837,11 @@ BEGIN
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
+            ), summed AS (
+            UPDATE pglimit_usage AS u SET
+                units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+            FROM reservation AS b
+            WHERE b.changes AND u.policy = request.policy AND u.key = request.key AND u.algorithm = 'sliding_window_counter' AND u.at_us = b.usage_at_us
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -2134,7 +2158,8 @@ BEGIN
         ELSE
             WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us,
+                           request.now_us AS now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired'
                                    OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
@@ -2187,6 +2212,11 @@ BEGIN
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
+            ), summed AS (
+            UPDATE pglimit_usage AS u SET
+                units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+            FROM reservation AS b
+            WHERE b.changes AND u.policy = request.policy AND u.key = request.key AND u.algorithm = 'sliding_window_log' AND u.at_us = b.usage_at_us
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -2887,7 +2917,10 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._admit(request pglimit._request, most bigint, rest_limit float8 DEFAULT 0, of_burst float8 DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    IF most = 0 OR request.statement <> 'take' AND request.statement <> 'charge' THEN
+    IF most < 0 AND request.statement NOT IN ('none', 'denied', 'check') THEN
+        RAISE feature_not_supported USING MESSAGE = 'pglimit: policy ' || quote_literal(request.policy) || ' has usage_by, which the SQL functions do not record',
+            HINT = 'Request by the library, the command or the server, or set usage_by to an empty text.';
+    ELSIF most = 0 OR request.statement <> 'take' AND request.statement <> 'charge' THEN
         RETURN request; -- the policy bounds none, or it inserts nothing
     ELSIF pglimit._present(request) THEN
         RETURN request;
@@ -3632,6 +3665,9 @@ BEGIN
             anchor => policy.anchor, unlimited => policy.unlimited, count_denials => policy.count_denials,
             blocked_until => policy.blocked_until, lease => policy.lease, floor => floor, overdraft => policy.overdraft);
         requests[i] := request;
+        IF policy.max_keys < 0 THEN
+            PERFORM pglimit._admit(request, policy.max_keys); -- which refuses it
+        END IF;
         marks[i] := policy.marks;
         bounds[i] := policy.max_keys;
         bounded := bounded OR policy.max_keys > 0;
@@ -3858,6 +3894,9 @@ BEGIN
             END IF;
         END IF;
         requests[i] := request;
+        IF policy.max_keys < 0 THEN
+            PERFORM pglimit._admit(request, policy.max_keys); -- which refuses it
+        END IF;
         marks[i] := policy.marks;
         bounds[i] := policy.max_keys;
         IF NOT partial AND (request.statement = 'none' OR request.shadow) THEN
@@ -4243,6 +4282,15 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
+    IF policy.max_keys <> 0 OR policy.marks <> '' THEN
+        RETURN pglimit._answer(pglimit._recorded(pglimit._run(pglimit._admit(
+            pglimit._arguments('refund', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            anchor => policy.anchor, count_denials => policy.count_denials, lease => policy.lease,
+            overdraft => policy.overdraft),
+            policy.max_keys, policy.rest_limit, policy.burst)), policy.marks));
+    END IF;
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('refund', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
@@ -5367,7 +5415,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, p.max_keys, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.usage_by = '' THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);

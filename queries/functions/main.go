@@ -254,9 +254,10 @@ func (f function) Run() string {
 // ByName reports whether the function reads a policy by its name.
 func (f function) ByName() bool { return f.Algorithm == ofPolicy }
 
-// Bounded reports whether the function may insert the row of a key whose policy bounds them.
+// Bounded reports whether the function may insert the row of a key whose policy bounds them, or
+// change what the policy records of it.
 func (f function) Bounded() bool {
-	return f.ByName() && slices.Contains([]string{"allow", "allow_up_to", "charge", "reserve", "reserve_up_to", "block"}, f.Name)
+	return f.ByName() && slices.Contains([]string{"allow", "allow_up_to", "charge", "refund", "reserve", "reserve_up_to", "block"}, f.Name)
 }
 
 // Verb is what the function does, whatever it takes its numbers from.

@@ -56,6 +56,7 @@ func others() {
 	q := db.New()
 	exec.Distribute(q.ReservationExpire)
 	exec.Distribute(q.EventsForget)
+	exec.Distribute(q.UsageForget)
 	exec.Distribute(q.DenialsForget)
 	exec.Distribute(q.DenialsMerge)
 	exec.DistributeMany(q.DenialsTrim)
@@ -78,6 +79,7 @@ var All = []Table{
 	{Name: "pglimit_slot", Sweep: limits[db.SlotSweepParams]((*db.Queries).SlotSweep)},
 	{Name: "pglimit_reservation", Sweep: forgotten},
 	{Name: "pglimit_event", Sweep: oldEvents},
+	{Name: "pglimit_usage", Sweep: oldUsage},
 }
 
 // inFlight is longer than a statement waits for its rows, outside of callers' transactions.
@@ -116,6 +118,12 @@ const keepEvents = 30 * 24 * time.Hour
 // oldEvents deletes events whose window ended that long ago.
 func oldEvents(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
 	deleted, err := db.New().EventsForget(ctx, s.Of(tx), db.EventsForgetParams{CutoffUs: cutoff - keepEvents.Microseconds(), MaxRows: max})
+	return deleted, 0, err
+}
+
+// oldUsage deletes sums that their policy no longer keeps.
+func oldUsage(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
+	deleted, err := db.New().UsageForget(ctx, s.Of(tx), db.UsageForgetParams{CutoffUs: cutoff, MaxRows: max})
 	return deleted, 0, err
 }
 

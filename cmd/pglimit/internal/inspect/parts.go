@@ -38,7 +38,7 @@ func (i *Inspector) WithPart(ctx context.Context, part string, f Filter, most in
 		}
 		return nil
 	}
-	tables := []string{"pglimit_reservation", "pglimit_denial", "pglimit_event", "pglimit_override"}
+	tables := []string{"pglimit_reservation", "pglimit_denial", "pglimit_event", "pglimit_usage", "pglimit_override"}
 	for _, a := range f.algorithms() {
 		tables = append(tables, table(a))
 	}

@@ -91,7 +91,8 @@ func keptOf(table string, f Filter, m matcher, limit int, p *params, only string
 
 // tracesOf returns a SELECT of what a key leaves outside the limit tables.
 func tracesOf(f Filter, m matcher, limit int, p *params) string {
-	sql := keptOf("pglimit_reservation", f, m, limit, p, "") + "\nUNION\n" + keptOf("pglimit_denial", f, m, limit, p, "") + "\nUNION\n" + keptOf("pglimit_event", f, m, limit, p, "")
+	sql := keptOf("pglimit_reservation", f, m, limit, p, "") + "\nUNION\n" + keptOf("pglimit_denial", f, m, limit, p, "") + "\nUNION\n" + keptOf("pglimit_event", f, m, limit, p, "") +
+		"\nUNION\n" + keptOf("pglimit_usage", f, m, limit, p, "")
 	if f.Algorithm != "" {
 		return sql
 	}
@@ -225,7 +226,7 @@ func resetSlots(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
 }
 
 // Forget deletes every trace of the targets: rows, reservations with their idempotency
-// keys, denials, marks, and for targets without an algorithm overrides and their history. List the
+// keys, denials, marks, sums of usage, and for targets without an algorithm overrides and their history. List the
 // targets with traces. A program that requests for a key meanwhile makes it a new row. One
 // that keeps denials writes those of before at the end of its interval: forget again then.
 func (i *Inspector) Forget(ctx context.Context, targets []Target, o Options) ([]Count, error) {
@@ -251,6 +252,9 @@ func (i *Inspector) Forget(ctx context.Context, targets []Target, o Options) ([]
 		}
 		if err == nil {
 			c.Events, err = queries.ForgetEvents(ctx, tx, db.ForgetEventsParams(p))
+		}
+		if err == nil {
+			c.Sums, err = queries.ForgetUsage(ctx, tx, db.ForgetUsageParams(p))
 		}
 		return c, err
 	})

@@ -29,7 +29,7 @@ type Table struct {
 
 	kinds                     [store.Leave + 1]lazy  // by the kind of an Op for one key
 	calendar                  [store.Charge + 1]lazy // instead, of a query with a calendar
-	marked                    [store.Charge + 1]lazy // instead, of a query with marks
+	marked                    [store.Undo + 1]lazy   // instead, of a query that Records
 	takeMany, takeAll, locked lazy
 	adjust, deletes           lazy // parts of a Settle and a Reset for a router of shards
 	grantOnce                 lazy // instead of a Grant, with an Admission
@@ -68,7 +68,8 @@ var tables = map[algorithm.Name]func() *Table{
 			view: leakyView, state: leakyState,
 			takeMany: many(Queries.LeakyBucketTakeMany), takeAll: many(Queries.LeakyBucketTakeAll), locked: many(Queries.LeakyBucketLocked, ofEach),
 			adjust: one(Queries.LeakyBucketAdjust, adjusted), deletes: deletes(Queries.LeakyBucketDelete),
-			marked: [store.Charge + 1]lazy{store.Take: one(Queries.LeakyBucketTakeMarked), store.Reserve: one(Queries.LeakyBucketReserveMarked), store.Charge: one(Queries.LeakyBucketChargeMarked, charged)},
+			marked: [store.Undo + 1]lazy{store.Take: one(Queries.LeakyBucketTakeMarked), store.Reserve: one(Queries.LeakyBucketReserveMarked), store.Charge: one(Queries.LeakyBucketChargeMarked, charged),
+				store.Refund: one(Queries.LeakyBucketRefundMarked), store.Undo: one(Queries.LeakyBucketUndoMarked)},
 			kinds: [store.Leave + 1]lazy{
 				store.Take: one(Queries.LeakyBucketTake), store.Reserve: one(Queries.LeakyBucketReserve), store.Charge: one(Queries.LeakyBucketCharge, charged),
 				store.Get: one(Queries.LeakyBucketGet), store.GetUsage: one(Queries.LeakyBucketUsage),
@@ -97,7 +98,8 @@ var tables = map[algorithm.Name]func() *Table{
 			view: bucketView, state: bucketState,
 			takeMany: many(Queries.TokenBucketTakeMany), takeAll: many(Queries.TokenBucketTakeAll), locked: many(Queries.TokenBucketLocked, ofEach),
 			adjust: one(Queries.TokenBucketAdjust, adjusted), deletes: deletes(Queries.TokenBucketDelete),
-			marked: [store.Charge + 1]lazy{store.Take: one(Queries.TokenBucketTakeMarked), store.Reserve: one(Queries.TokenBucketReserveMarked), store.Charge: one(Queries.TokenBucketChargeMarked, charged)},
+			marked: [store.Undo + 1]lazy{store.Take: one(Queries.TokenBucketTakeMarked), store.Reserve: one(Queries.TokenBucketReserveMarked), store.Charge: one(Queries.TokenBucketChargeMarked, charged),
+				store.Refund: one(Queries.TokenBucketRefundMarked), store.Undo: one(Queries.TokenBucketUndoMarked)},
 			kinds: [store.Leave + 1]lazy{
 				store.Take: one(Queries.TokenBucketTake), store.Reserve: one(Queries.TokenBucketReserve), store.Charge: one(Queries.TokenBucketCharge, charged),
 				store.Get: one(Queries.TokenBucketGet), store.GetUsage: one(Queries.TokenBucketUsage),
@@ -112,7 +114,8 @@ var tables = map[algorithm.Name]func() *Table{
 			view: windowView, state: windowState,
 			takeMany: many(Queries.FixedWindowTakeMany), takeAll: many(Queries.FixedWindowTakeAll), locked: many(Queries.FixedWindowLocked, ofEach),
 			adjust: one(Queries.FixedWindowAdjust, adjusted), deletes: deletes(Queries.FixedWindowDelete),
-			marked: [store.Charge + 1]lazy{store.Take: one(Queries.FixedWindowTakeMarked), store.Reserve: one(Queries.FixedWindowReserveMarked), store.Charge: one(Queries.FixedWindowChargeMarked, charged)},
+			marked: [store.Undo + 1]lazy{store.Take: one(Queries.FixedWindowTakeMarked), store.Reserve: one(Queries.FixedWindowReserveMarked), store.Charge: one(Queries.FixedWindowChargeMarked, charged),
+				store.Refund: one(Queries.FixedWindowRefundMarked), store.Undo: one(Queries.FixedWindowUndoMarked)},
 			calendar: [store.Charge + 1]lazy{
 				store.Take: one(Queries.FixedWindowCalendarTake), store.Charge: one(Queries.FixedWindowCalendarCharge, charged),
 			},
@@ -130,7 +133,8 @@ var tables = map[algorithm.Name]func() *Table{
 			view: counterView, state: counterState,
 			takeMany: many(Queries.SlidingWindowCounterTakeMany), takeAll: many(Queries.SlidingWindowCounterTakeAll), locked: many(Queries.SlidingWindowCounterLocked, ofEach),
 			adjust: one(Queries.SlidingWindowCounterAdjust, adjusted), deletes: deletes(Queries.SlidingWindowCounterDelete),
-			marked: [store.Charge + 1]lazy{store.Take: one(Queries.SlidingWindowCounterTakeMarked), store.Reserve: one(Queries.SlidingWindowCounterReserveMarked), store.Charge: one(Queries.SlidingWindowCounterChargeMarked, charged)},
+			marked: [store.Undo + 1]lazy{store.Take: one(Queries.SlidingWindowCounterTakeMarked), store.Reserve: one(Queries.SlidingWindowCounterReserveMarked), store.Charge: one(Queries.SlidingWindowCounterChargeMarked, charged),
+				store.Refund: one(Queries.SlidingWindowCounterRefundMarked), store.Undo: one(Queries.SlidingWindowCounterUndoMarked)},
 			kinds: [store.Leave + 1]lazy{
 				store.Take: one(Queries.SlidingWindowCounterTake), store.Reserve: one(Queries.SlidingWindowCounterReserve), store.Charge: one(Queries.SlidingWindowCounterCharge, charged),
 				store.Get: one(Queries.SlidingWindowCounterGet), store.GetUsage: one(Queries.SlidingWindowCounterUsage),
@@ -145,7 +149,8 @@ var tables = map[algorithm.Name]func() *Table{
 			view: logView, state: logState,
 			takeMany: many(Queries.SlidingWindowLogTakeMany), takeAll: many(Queries.SlidingWindowLogTakeAll), locked: many(Queries.SlidingWindowLogLocked, ofEach),
 			adjust: one(Queries.SlidingWindowLogAdjust, adjusted), deletes: deletes(Queries.SlidingWindowLogDelete),
-			marked: [store.Charge + 1]lazy{store.Take: one(Queries.SlidingWindowLogTakeMarked), store.Reserve: one(Queries.SlidingWindowLogReserveMarked), store.Charge: one(Queries.SlidingWindowLogChargeMarked, charged)},
+			marked: [store.Undo + 1]lazy{store.Take: one(Queries.SlidingWindowLogTakeMarked), store.Reserve: one(Queries.SlidingWindowLogReserveMarked), store.Charge: one(Queries.SlidingWindowLogChargeMarked, charged),
+				store.Refund: one(Queries.SlidingWindowLogRefundMarked), store.Undo: one(Queries.SlidingWindowLogUndoMarked)},
 			kinds: [store.Leave + 1]lazy{
 				store.Take: one(Queries.SlidingWindowLogTake), store.Reserve: one(Queries.SlidingWindowLogReserve), store.Charge: one(Queries.SlidingWindowLogCharge, charged),
 				store.Get: one(Queries.SlidingWindowLogGet), store.GetUsage: one(Queries.SlidingWindowLogUsage),

@@ -200,6 +200,8 @@ var params = sync.OnceValue(func() names {
 		// of marks
 		"Marks":    marks,
 		"WindowUs": integer(func(w *wire) int64 { return w.query.Period }),
+		"SpanUs":   integer(func(w *wire) int64 { return w.query.Sums.Span }),
+		"KeptUs":   integer(func(w *wire) int64 { return w.query.Sums.Keep }),
 
 		"SpentLot":      integer(func(w *wire) int64 { return int64(w.op.Grant.Lot) }),
 		"SpentEndUs":    integer(func(w *wire) int64 { return w.op.Grant.EndsAt }),

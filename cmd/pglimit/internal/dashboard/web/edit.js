@@ -25,6 +25,8 @@ const policyFields = [
   ["max_keys", "Keys that have a row, at most", "number"],
   ["rest_limit", "Limit of all other keys together (empty: deny them)", "number"],
   ["marks", "Marks to record, such as 80%,100%"],
+  ["usage_by", "Keep the usage of each", [["", "–"], ["hour", "hour"], ["day", "day"]]],
+  ["usage_for", "For how long, such as 90d (empty: 31d or 400d)"],
   ["durability", "Durability", [["", "durable"], ["relaxed", "relaxed"]]],
   ["max_ttl", "Longest reservation of askers"],
   ["aligned", "Windows on the clock", "yes"],
