@@ -8,6 +8,41 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
+// Calendar makes a FixedWindow's windows the periods of a calendar, in Policy.TimeZone.
+// Its value is the name used in JSON, YAML, flags and docs. The empty string is no
+// calendar.
+//
+// Every moment is in exactly one period. A period ends where the next begins: at the
+// first moment at which a local clock shows the date and time of that, or later ones. Where
+// clocks change:
+//
+//   - A day is 23 or 25 hours long.
+//   - A begin that does not occur is the moment at which it would have.
+//   - A begin that occurs twice ends the period once.
+type Calendar string
+
+const (
+	// Hour ends at each whole hour of the local clock, or minute of the anchor, and where that clock is set. An
+	// hour that occurs twice is two periods; an hour that is half left out is a short
+	// one.
+	Hour = Calendar(algorithm.Hour)
+	// Day is a local date, or lasts from one time of the anchor to the next.
+	Day = Calendar(algorithm.Day)
+	// Week is seven days, from Monday or the anchor's weekday.
+	Week = Calendar(algorithm.Week)
+	// Month is a month of the local dates, or lasts from one day of the anchor to the next.
+	Month = Calendar(algorithm.Month)
+	// Quarter is three months, from January, April, July and October or as the anchor says.
+	Quarter = Calendar(algorithm.Quarter)
+	// Year is twelve months, from January or the anchor's month: a fiscal year.
+	Year = Calendar(algorithm.Year)
+)
+
+// Calendars returns every calendar, in a fixed order.
+func Calendars() []Calendar { return []Calendar{Hour, Day, Week, Month, Quarter, Year} }
+
+func (c Calendar) known() bool { return algorithm.Unit(c).Longest() != 0 }
+
 // calendar returns the calendar of a policy, nil for none.
 func (p Policy) calendar() (*algorithm.Calendar, error) {
 	anchor, err := algorithm.AnchorOf(p.Anchor)

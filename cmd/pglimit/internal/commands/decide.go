@@ -153,6 +153,7 @@ func moved(what string) func(limiter.Result) string {
 
 func newUsage(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
+	var spans spans
 	cmd := &cobra.Command{
 		Use:   "usage KEY",
 		Short: "Show what a key has spent, reserved and left",
@@ -161,11 +162,22 @@ aside, and what remains. It counts nothing. For a bucket, spent is what has not
 leaked yet. For attempts it shows the failures that count, the attempts under way and
 the wait, from places that are not known; for concurrency, the slots that are held.
 For a balance it shows the units that were granted, were spent, have expired and are
-left. Below them it lists the lots with units, in the order in which they are spent.`,
+left. Below them it lists the lots with units, in the order in which they are spent.
+
+With --since it lists instead the units that KEY spent in each hour or day, under a
+policy that keeps them: see policy set --usage-by. With --json: {"policy", "since",
+"by", "sums": [{"at", "units"}]}.`,
 		Example: `  pglimit usage --limit 100000 --calendar month --time-zone Europe/Vienna alice
-  pglimit usage --limit 100000 --calendar month alice --json | jq .remaining`,
+  pglimit usage --limit 100000 --calendar month alice --json | jq .remaining
+  pglimit usage --policy spend alice --since 7d --by day`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := spans.check(cmd); err != nil {
+				return err
+			}
+			if spans.since > 0 {
+				return spans.print(cmd, db, out, &flags, args[0])
+			}
 			return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
 				s, err := d.Limiter.Usage(cmd.Context(), d.Policy, args[0])
 				if err != nil {
@@ -176,6 +188,7 @@ left. Below them it lists the lots with units, in the order in which they are sp
 		},
 	}
 	flags.RegisterPolicy(cmd)
+	spans.register(cmd)
 	return cmd
 }
 

@@ -197,12 +197,10 @@ var params = sync.OnceValue(func() names {
 		"Requested": nullable(pgtype.Float8OID, appendFloat, func(w *wire) *float64 { return orNull(&w.op.Admission.Requested) }),
 		"Estimate":  nullable(pgtype.Float8OID, appendFloat, func(w *wire) *float64 { return orNull(&w.op.Admission.Estimate) }),
 
-		// of marks
+		// of what is recorded, and of an Undo of a balance
 		"Marks":    marks,
 		"WindowUs": integer(func(w *wire) int64 { return w.query.Period }),
-		"SpanUs":   integer(func(w *wire) int64 { return w.query.Sums.Span }),
-		"KeptUs":   integer(func(w *wire) int64 { return w.query.Sums.Keep }),
-
+		"SpanUs":   integer(func(w *wire) int64 { return w.query.Sums.Span }), "KeptUs": integer(func(w *wire) int64 { return w.query.Sums.Keep }),
 		"SpentLot":      integer(func(w *wire) int64 { return int64(w.op.Grant.Lot) }),
 		"SpentEndUs":    integer(func(w *wire) int64 { return w.op.Grant.EndsAt }),
 		"SpentPriority": integer(func(w *wire) int64 { return int64(w.op.Grant.Priority) }),
