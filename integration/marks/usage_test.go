@@ -85,8 +85,14 @@ func use(ctx context.Context, l *limiter.Limiter, p limiter.Policy, key, id stri
 	if r, err := l.Do(ctx, once); err != nil || !r.Replayed { // the first was denied
 		took(r, err)
 	}
-	results, err := l.AllowAll(ctx, p.Request(key, 4))
-	for _, r := range results.PerRequest {
+	for _, requests := range [][]limiter.Request{{p.Request(key, 4)}, {p.Request(key, 1), p.Request(key, 2), p.Request(key+" too", 1)}} {
+		results, err := l.AllowAll(ctx, requests...)
+		for _, r := range results.PerRequest {
+			took(r, err)
+		}
+	}
+	either, err := l.AllowAnySplit(ctx, p.Request(key, 3), p.Request(key+" too", 3))
+	for _, r := range either.PerRequest {
 		took(r, err)
 	}
 	back(l.Refund(ctx, p, key, 1))
@@ -124,8 +130,10 @@ func TestUsageIsWhatWasAnswered(t *testing.T) {
 					}
 				})
 				total := 0.0
-				for _, s := range sums(t, pool, p, key) { // two if midnight comes
-					total += s
+				for _, key := range []string{key, key + " too"} {
+					for _, s := range sums(t, pool, p, key) { // two if midnight comes
+						total += s
+					}
 				}
 				if math.Abs(total-all.units) > 1e-6 || all.units < 50 {
 					t.Errorf("%s: the sum is %v, and the answers are %v", testworld.Variant(p), total, all.units)
@@ -354,10 +362,8 @@ func TestUsageThatNobodyRecords(t *testing.T) {
 	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "refused", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour, UsageBy: limiter.Hour}
 	testworld.StorePolicy(t, pool, p, false)
-	_, several := l.AllowAll(t.Context(), p.Request("a", 1), p.Request("b", 1))
-	_, pools := l.AllowAny(t.Context(), p.Request("a", 1), p.Request("b", 1))
 	_, routed := must.OK(limiter.New(pool, &limiter.Config{Sharding: limiter.ShardingRouter}))(t).Allow(t.Context(), p, "c")
-	for what, err := range map[string]error{"several": several, "pools": pools, "a router": routed} {
+	for what, err := range map[string]error{"a router": routed} {
 		if !errors.Is(err, limiter.ErrUnsupported) || !strings.Contains(err.Error(), "UsageBy") {
 			t.Errorf("%s: %v", what, err)
 		}
