@@ -198,6 +198,16 @@ func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 	if k.At, err = d.clock(ctx); err != nil {
 		return k, err
 	}
+	k.Usage = []KeyUsage{}
+	for _, r := range k.Keys {
+		sums, err := d.policies.UsageSince(ctx, r.Policy, k.Stored, k.At.AddDate(0, 0, -29), limiter.Day) // these policies have no KeySecret
+		if err != nil {
+			return k, err
+		}
+		if of := (KeyUsage{r.Policy, sums}); len(sums) > 0 && !slices.ContainsFunc(k.Usage, func(u KeyUsage) bool { return u.Policy == r.Policy }) {
+			k.Usage = append(k.Usage, of)
+		}
+	}
 	return k, nil
 }
 

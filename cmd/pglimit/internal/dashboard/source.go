@@ -106,7 +106,14 @@ type DenialSlot struct {
 
 // Key is all that is stored of one key.
 type Key struct {
-	At     time.Time `json:"at"`
-	Stored string    `json:"stored"` // the key as stored
+	At     time.Time  `json:"at"`
+	Stored string     `json:"stored"` // the key as stored
+	Usage  []KeyUsage `json:"usage"`  // of the policies under which it has a row and sums
 	inspect.Found
+}
+
+// KeyUsage is what a key has spent under a policy on each of the last 30 days, in UTC.
+type KeyUsage struct {
+	Policy string              `json:"policy"`
+	Sums   []policies.UsageSum `json:"sums"` // of days on which units were spent or given back
 }

@@ -84,7 +84,7 @@ func TestDashboardPages(t *testing.T) {
 		"#/keys?order=recent":    {"203.0.113.99", "Last request"},
 		"#/keys?policy=crawl":    {"partner-0", "leaky bucket, queue"},
 		"#/doctor":               {"1 failed, 1 warning, 1 unchecked in 8 checks", "As a superuser:", "Next: restart the server", "shop-web: 71", "no other role can create objects"},
-		keyPage("account-42"):    {"Key account-42", "99.3 %", "99,310 of 100,000", "690", "budget/account-42/5eed0000", "1,200", "in 9 min"},
+		keyPage("account-42"):    {"Key account-42", "99.3 %", "99,310 of 100,000", "690", "budget/account-42/5eed0000", "1,200", "in 9 min", "units in the last 30 days, most"},
 		keyPage("key_partner_1"): {"limit 6,000", "contract until June"},
 		keyPage("nobody"):        {"The key has no row"},
 		"#/key/%%%":              {"no such page"},

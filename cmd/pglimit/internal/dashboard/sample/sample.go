@@ -252,9 +252,17 @@ func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, err
 	if o, is := s.overrides[ref.Key]; is {
 		key.Overrides = append(key.Overrides, o)
 	}
+	key.Usage = []dashboard.KeyUsage{}
 	for _, r := range s.rows {
 		if r.Key != ref.Key {
 			continue
+		}
+		if r.Policy == "budget" {
+			of := dashboard.KeyUsage{Policy: r.Policy}
+			for i := range 20 {
+				of.Sums = append(of.Sums, policies.UsageSum{At: key.At.Truncate(day).AddDate(0, 0, i-19), Units: float64(2000 + i*311%1700)})
+			}
+			key.Usage = append(key.Usage, of)
 		}
 		key.Keys = append(key.Keys, s.copied(r))
 		if by := key.Keys[len(key.Keys)-1].BlockedBy; by != nil && by.Match != "" {

@@ -62,6 +62,22 @@ function row(w, at, setup) {
     setup.write && buttons(r));
 }
 
+// What a key has spent under a policy: a bar for each of the last thirty days.
+function usage({ policy, sums }, at) {
+  const days = 30;
+  const day = (time) => Math.floor(Date.parse(time) / 86_400_000);
+  const units = new Map(sums.map((s) => [day(s.at), s.units]));
+  const list = Array.from({ length: days }, (_, i) => day(at) - days + 1 + i).map((d) => ({ date: new Date(d * 86_400_000).toISOString().slice(0, 10), units: units.get(d) ?? 0 }));
+  const most = list.reduce((a, b) => (b.units > a.units ? b : a));
+  const words = `${number(list.reduce((sum, d) => sum + d.units, 0))} units in the last ${days} days, most (${number(most.units)}) on ${most.date}, in UTC.`;
+  return h("li", { "data-id": policy }, h("h4", null, policyLink(policy)),
+    h("svg", { class: "usage", viewBox: `0 0 ${days * 10} 40`, preserveAspectRatio: "none", role: "img", "aria-label": words }, list.map((d, i) => {
+      const height = most.units > 0 ? (Math.max(0, d.units) / most.units) * 38 : 0;
+      return h("g", null, h("title", null, `${d.date}: ${number(d.units)}`), h("rect", { class: "c0", x: i * 10, width: 8, y: 39 - height, height: height + 1 }));
+    })),
+    h("p", { class: "quiet small" }, words));
+}
+
 export const key = {
   title: ({ key }) => ["Key ", keyText(key)],
   params: (query) => ({ hours: hoursOf(query) }),
@@ -82,6 +98,7 @@ export const key = {
         ["Expires", (r) => when(r.expires_at, k.at)],
       ], k.reservations, (r) => r.id) : empty("None.")),
       panel("Overrides", true, k.overrides.length ? overridesTable(k.overrides, k.at, setup.write, ["Policy", (o) => [policyLink(o.policy), o.match && [" ", keyText(o.key, true)]]]) : empty("None: the key has the limits of its policies.")),
+      k.usage.length > 0 && panel("Usage over time", true, h("ul", { class: "list" }, k.usage.map((u) => usage(u, k.at)))),
       panel("Denials over time", true, chart(k.slots, width, counted)),
     ];
   },
