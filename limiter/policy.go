@@ -215,7 +215,9 @@ type Policy struct {
 	//   - What has no decision in the database counts nothing: a key whose override is unlimited,
 	//     an answer of FailOpen, NewMemory. FailLocal counts when its decisions are charged.
 	//     Keys of the row of RestLimit have one sum, under the key "".
-	//   - What has no Marks has no sums, and refuses requests alike.
+	//   - Algorithms without Marks, and policies with a Lease, have no sums. Requests with
+	//     ShardingRouter return ErrUnsupported. SQL functions that consume, or refund, by the
+	//     policy's name fail.
 	UsageBy Calendar `json:"usage_by,omitempty"`
 	// UsageFor is how long a sum is kept after the end of its hour or day: whole seconds, from one
 	// of them to 3,650 days. Then the janitor deletes it. A change applies to new sums. Default:
