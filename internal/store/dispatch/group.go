@@ -47,9 +47,9 @@ func (g *group) add(w *waiter) *group {
 	return g
 }
 
-// admits reports whether q may join the group: not with another floor. If a denial blocks the key, a group has at
-// most the requests that can pass, all of one cost, so that the statement decides each
-// denial.
+// admits reports whether q may join the group: not with another floor. If a denial blocks the
+// key, a group has at most the requests that can pass, all of one cost, so that the statement
+// decides each denial. The sum of different costs must be able to pass, which in a balance any may.
 func (g *group) admits(q *store.Query) bool {
 	steps := float64(g.Count) + q.Count
 	switch {
@@ -58,7 +58,8 @@ func (g *group) admits(q *store.Query) bool {
 	case q.BlockFor != 0:
 		return g.Query.Cost == q.Cost && steps <= algorithm.Fit(q.Ceiling(), 0, q.Cost)
 	case g.mixed || g.Query.Cost != q.Cost:
-		return algorithm.Fit(q.Ceiling(), 0, g.units+float64(q.Cost*q.Count)) >= 1
+		sum := g.units + float64(q.Cost*q.Count)
+		return algorithm.Fit(q.Ceiling(), 0, sum) >= 1 || q.Algorithm == algorithm.Balance && sum <= algorithm.MaxUnits
 	}
 	return steps <= algorithm.MaxUnits
 }

@@ -40,6 +40,48 @@ func TestSumsShareARow(t *testing.T) {
 	})
 }
 
+// TestSumsOfABalanceShareARow: a balance has more units than its overdraft, so that the sum of
+// any costs is one row. If it does not fit, each request is answered as if alone.
+func TestSumsOfABalanceShareARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := inFlight(t, nil)
+		spend := func(key string, cost float64) <-chan reply {
+			q := query(key, cost)
+			q.Algorithm, q.Capacity = algorithm.Balance, 0
+			return take(t.Context(), s, q)
+		}
+		grant := store.Op{Kind: store.Grant, Query: *query("k", 100), Lot: &store.Granting{Ends: algorithm.Never}}
+		grant.Algorithm = algorithm.Balance
+		if err := f.memory.Do(t.Context(), &grant); err != nil {
+			t.Fatal(err)
+		}
+		costs, granted := []float64{40, 30, 50, 20}, []float64{1, 1, 0, 1}
+		spend("first of its queue", 1)
+		f.statements()
+		var all []<-chan reply
+		for _, cost := range costs {
+			all = append(all, spend("k", cost))
+		}
+		for range 6 {
+			f.open()
+		}
+		if got := f.statements(); !slices.Equal(got, []string{"alone k 140", "alone k 70", "alone k 70", "alone k 20"}) {
+			t.Errorf("sent %q", got)
+		}
+		level := -100.0
+		for i, c := range all {
+			r := <-c
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			level += costs[i] * granted[i]
+			if got := r.View.Level(nil, r.UpdatedAt); r.err != nil || r.Granted != granted[i] || got != level {
+				t.Errorf("request %d was granted %v at level %v, not at %v: %v", i, r.Granted, got, level, r.err)
+			}
+		}
+	})
+}
+
 // TestSumThatDoesNotFit: those that do not fit even first are denied with the sum; the
 // others are asked again, in order of arrival and before later ones.
 func TestSumThatDoesNotFit(t *testing.T) {
@@ -239,7 +281,15 @@ func TestSumsDecideAsIfAlone(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			s, f, _ := inFlight(t, func(o *Options) { o.Statements = 1 })
 			alone := memory.New()
-			a := algorithm.Tables[int(seed)%len(algorithm.Tables)]
+			algorithms := append(algorithm.Tables[:], algorithm.Balance)
+			a := algorithms[int(seed)%len(algorithms)]
+			for i := range 2 * 2 {
+				granted := store.Op{Kind: store.Grant, Query: *query(fmt.Sprint(i%2), 4), Lot: &store.Granting{Ends: algorithm.Never}}
+				granted.Algorithm, granted.Now = algorithm.Balance, &f.now
+				if err := []*memory.Store{alone, f.memory}[i/2].Do(t.Context(), &granted); err != nil {
+					t.Fatal(err)
+				}
+			}
 			var queries []*store.Query
 			var answers []<-chan reply
 			for i := range 2 + r.IntN(12) {
