@@ -16,7 +16,7 @@ var (
 )
 
 // namesOnly matches a sub-select that reads no table: it gives names to expressions.
-var namesOnly = regexp.MustCompile(`\n +SubPlan \S+(\n +->  (Subquery Scan on u\w*|Result))+$`)
+var namesOnly = regexp.MustCompile(`\n +SubPlan \S+(?: \(returns [^)]*\))?(\n +->  (Subquery Scan on u\w*|Result))+$`)
 
 // TestRoutersFormPlans explains the statements of a single key: the row of VALUES is a
 // Result, with no sub-query between it and the Insert, and a key's row is found by the
