@@ -12,12 +12,12 @@ import (
 const AttemptBegin = `-- name: AttemptBegin :one
 INSERT INTO pglimit_attempt
        (policy, key, source, blocked_until_us, tickets, limit_failures, at_once, quiet_us, block_for_us, block_growth, block_max_us, updated_at_us, expires_at_us)
-VALUES ($1, $2, CASE WHEN $3::text <> ''
-            AND EXISTS (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = $1::text AND k.key = $2::text AND k.source = $3::text
+VALUES ($1, $2, CASE WHEN EXISTS (SELECT 1
+                FROM pglimit_attempt AS k WHERE k.policy = $1::text AND k.key = $2::text AND k.source = $3::text
                 AND k.known_until_us > coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             THEN $3::text ELSE '' END,
-       CASE WHEN $3::text <> '' THEN coalesce((SELECT -s.blocked_until_us FROM pglimit_attempt AS s
-               WHERE s.policy = $1::text AND s.key = $2::text AND s.source = ''), 0) ELSE 0 END,
+       coalesce((SELECT -s.blocked_until_us FROM pglimit_attempt AS s
+               WHERE s.policy = $1::text AND s.key = $2::text AND s.source = ''), 0),
        ARRAY[$5::text, $3::text, (coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                    + $6::bigint)::text],
        $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::float8,
@@ -103,7 +103,9 @@ type AttemptBeginRow struct {
 // Then the attempt begins if the key is not blocked, does not wait, and fewer than at_once
 // tickets are left. A row without tickets needs none of the functions.
 //
-// expires_at_us is indexed. Only a new row sets it, so that all updates stay HOT.
+// expires_at_us is indexed. Only a new row sets it, so that all updates stay HOT. The sub-selects
+// run for the source ” too. Without them that source's plan would be so cheap that PostgreSQL would
+// plan the statement each time.
 //
 // Index: the primary key. Locks one row of the key until the transaction ends.
 // Denied: granted is false, and only expired tickets are counted.

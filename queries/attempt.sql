@@ -16,18 +16,20 @@
 -- Then the attempt begins if the key is not blocked, does not wait, and fewer than at_once
 -- tickets are left. A row without tickets needs none of the functions.
 --
--- expires_at_us is indexed. Only a new row sets it, so that all updates stay HOT.
+-- expires_at_us is indexed. Only a new row sets it, so that all updates stay HOT. The sub-selects
+-- run for the source '' too. Without them that source's plan would be so cheap that PostgreSQL would
+-- plan the statement each time.
 --
 -- Index: the primary key. Locks one row of the key until the transaction ends.
 -- Denied: granted is false, and only expired tickets are counted.
 INSERT INTO pglimit_attempt
        (policy, key, source, blocked_until_us, tickets, limit_failures, at_once, quiet_us, block_for_us, block_growth, block_max_us, updated_at_us, expires_at_us)
-VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN sqlc.arg(source)::text <> ''
-            AND EXISTS (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = sqlc.arg(policy)::text AND k.key = sqlc.arg(key)::text AND k.source = sqlc.arg(source)::text
+VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN EXISTS (SELECT 1
+                FROM pglimit_attempt AS k WHERE k.policy = sqlc.arg(policy)::text AND k.key = sqlc.arg(key)::text AND k.source = sqlc.arg(source)::text
                 AND k.known_until_us > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             THEN sqlc.arg(source)::text ELSE '' END,
-       CASE WHEN sqlc.arg(source)::text <> '' THEN coalesce((SELECT -s.blocked_until_us FROM pglimit_attempt AS s
-               WHERE s.policy = sqlc.arg(policy)::text AND s.key = sqlc.arg(key)::text AND s.source = ''), 0) ELSE 0 END,
+       coalesce((SELECT -s.blocked_until_us FROM pglimit_attempt AS s
+               WHERE s.policy = sqlc.arg(policy)::text AND s.key = sqlc.arg(key)::text AND s.source = ''), 0),
        ARRAY[sqlc.arg(id)::text, sqlc.arg(source)::text, (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                    + sqlc.arg(ttl_us)::bigint)::text],
        sqlc.arg(limit_failures)::bigint, sqlc.arg(at_once)::bigint, sqlc.arg(quiet_us)::bigint, sqlc.arg(block_for_us)::bigint, sqlc.arg(block_growth)::float8,

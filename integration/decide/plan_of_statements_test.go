@@ -4,10 +4,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 var (
@@ -80,5 +83,39 @@ func TestRoutersFormPlans(t *testing.T) {
 	}
 	if explained != 8+8+7+1+7+7 {
 		t.Errorf("explained %d statements", explained)
+	}
+}
+
+// TestPlannedOnce: after its first five runs PostgreSQL plans no usual statement again. It would
+// if a parameter's value made the plan so much cheaper that planning seemed worth it.
+func TestPlannedOnce(t *testing.T) {
+	t.Parallel()
+	ctx, pool := t.Context(), testworld.Connect(t, testworld.NewDatabase(t), testworld.Connections(1))
+	l := must.OK(limiter.New(pool, nil))(t)
+	defer l.Close()
+	slots := limiter.Policy{Name: "slots", Algorithm: limiter.Concurrency, Limit: 1, Period: time.Minute}
+	for range 10 {
+		for _, a := range limiter.Algorithms() {
+			p := limiter.Policy{Name: "plans", Algorithm: a, Limit: 100, Period: time.Hour}
+			switch a {
+			case limiter.Attempts, limiter.Concurrency:
+				continue
+			case limiter.Balance:
+				p = limiter.Policy{Name: "plans", Algorithm: a, Overdraft: 100}
+			}
+			must.OK(l.Allow(ctx, p, "k"))(t)
+			must.OK(l.Charge(ctx, p, "k", 1))(t)
+			must.OK(l.Check(ctx, p, "k", 1))(t)
+		}
+		if err := l.Succeeded(ctx, begin(t, l, attempts, "k", "")); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(ctx, must.OK(l.Acquire(ctx, slots, "k"))(t).ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := must.OK(pool.Query(ctx, `SELECT statement FROM pg_prepared_statements AS s WHERE (to_jsonb(s) ->> 'custom_plans')::bigint > 5`))(t)
+	for _, text := range must.OK(pgx.CollectRows(rows, pgx.RowTo[string]))(t) {
+		t.Errorf("planned more than five times: %.60s", text)
 	}
 }

@@ -3217,12 +3217,12 @@ BEGIN
         request.block_max_us := CASE WHEN block_max_s = 0::float8 THEN request.quiet_us ELSE round(block_max_s * 1e6::float8) END;
         INSERT INTO pglimit_attempt
                (policy, key, source, blocked_until_us, tickets, limit_failures, at_once, quiet_us, block_for_us, block_growth, block_max_us, updated_at_us, expires_at_us)
-        VALUES (request.policy, request.key, CASE WHEN request.source::text <> ''
-                    AND EXISTS (SELECT 1 FROM pglimit_attempt AS k WHERE k.policy = request.policy::text AND k.key = request.key::text AND k.source = request.source::text
+        VALUES (request.policy, request.key, CASE WHEN EXISTS (SELECT 1
+                        FROM pglimit_attempt AS k WHERE k.policy = request.policy::text AND k.key = request.key::text AND k.source = request.source::text
                         AND k.known_until_us > request.now_us)
                     THEN request.source::text ELSE '' END,
-               CASE WHEN request.source::text <> '' THEN coalesce((SELECT -s.blocked_until_us FROM pglimit_attempt AS s
-                       WHERE s.policy = request.policy::text AND s.key = request.key::text AND s.source = ''), 0) ELSE 0 END,
+               coalesce((SELECT -s.blocked_until_us FROM pglimit_attempt AS s
+                       WHERE s.policy = request.policy::text AND s.key = request.key::text AND s.source = ''), 0),
                ARRAY[request.id::text, request.source::text, (request.now_us
                            + request.ttl_us::bigint)::text],
                request.limit_failures::bigint, request.at_once::bigint, request.quiet_us::bigint, request.block_for_us::bigint, request.block_growth::float8,
