@@ -69,6 +69,9 @@ func (n *noConnection) Unwrap() error { return n.error }
 // sqlState returns the SQLSTATE of an error that the server sent, else "". The errors of
 // pgx and lib/pq have this method.
 func sqlState(err error) string {
+	if err == nil {
+		return "" // before answer is allocated
+	}
 	var answer interface{ SQLState() string }
 	if errors.As(err, &answer) {
 		return answer.SQLState()
