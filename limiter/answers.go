@@ -23,6 +23,7 @@ type verb struct {
 	givesBack bool // it may allow requests that were denied before
 	reads     bool // its cost may be 0
 	waits     bool // in a queue
+	once      bool // it takes an IdempotencyKey
 	upTo      bool // it is granted what fits
 	pools     bool // other requests may be granted instead: its denial begins no block
 
@@ -40,14 +41,14 @@ const (
 )
 
 var (
-	verbTake        = &verb{name: VerbAllow, kind: store.Take, answers: true, opens: true, requests: true, remembers: true}
+	verbTake        = &verb{name: VerbAllow, kind: store.Take, answers: true, opens: true, requests: true, remembers: true, once: true}
 	verbUpTo        = &verb{name: VerbAllowUpTo, kind: store.Take, answers: true, opens: true, requests: true, upTo: true}
-	verbReserve     = &verb{name: VerbReserve, kind: store.Reserve, answers: true, requests: true, remembers: true}
-	verbReserveUpTo = &verb{name: VerbReserveUpTo, kind: store.Reserve, answers: true, requests: true, upTo: true}
+	verbReserve     = &verb{name: VerbReserve, kind: store.Reserve, answers: true, requests: true, remembers: true, once: true}
+	verbReserveUpTo = &verb{name: VerbReserveUpTo, kind: store.Reserve, answers: true, requests: true, upTo: true, once: true}
 	verbCheck       = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true, reads: true, serves: servesAll}
 	verbUsage       = &verb{name: VerbUsage, kind: store.GetUsage, answers: true, reads: true, serves: servesAll}
 	verbCharge      = &verb{name: VerbCharge, kind: store.Charge, answers: true, opens: true}
-	verbGrant       = &verb{name: VerbGrant, kind: store.Grant, answers: true, givesBack: true}
+	verbGrant       = &verb{name: VerbGrant, kind: store.Grant, answers: true, givesBack: true, once: true}
 	verbRefund      = &verb{name: VerbRefund, kind: store.Refund, answers: true, opens: true, givesBack: true}
 	verbUndo        = &verb{name: VerbUndo, kind: store.Undo, answers: true, opens: true, givesBack: true}
 	verbNoUndo      = &verb{name: VerbUndo, kind: store.Get, answers: true, opens: true, reads: true} // of what granted nothing
@@ -67,13 +68,13 @@ var (
 	verbRelease = &verb{name: VerbRelease, kind: store.Release}
 
 	// Those of sets.
-	verbAll     = &verb{name: VerbAllowAll, kind: store.Take, answers: true, requests: true}
+	verbAll     = &verb{name: VerbAllowAll, kind: store.Take, answers: true, requests: true, once: true}
 	verbWait    = &verb{name: VerbWait, kind: store.Take, answers: true, requests: true, waits: true}
 	verbWaitAll = &verb{name: VerbWaitAll, kind: store.Take, answers: true, requests: true, waits: true}
 
-	verbAny       = &verb{name: VerbAllowAny, kind: store.Take, answers: true, opens: true, requests: true, pools: true}
-	verbAnyClosed = &verb{name: VerbAllowAny, kind: store.Take, answers: true, requests: true, pools: true} // if a policy is FailClosed
-	verbSplit     = &verb{name: VerbAllowAny, requests: true, upTo: true}
+	verbAny       = &verb{name: VerbAllowAny, kind: store.Take, answers: true, opens: true, requests: true, pools: true, once: true}
+	verbAnyClosed = &verb{name: VerbAllowAny, kind: store.Take, answers: true, requests: true, pools: true, once: true} // if a policy is FailClosed
+	verbSplit     = &verb{name: VerbAllowAny, requests: true, upTo: true, once: true}
 )
 
 // result returns an outcome as the Result of the request q.

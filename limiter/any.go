@@ -101,9 +101,12 @@ func (a *Any) conclude(later time.Duration) {
 //     blocked key, or one beyond Policy.MaxKeys, gives nothing.
 //   - While the database is away: an error if any policy is FailClosed, else the first pool
 //     that is FailOpen gives, or that is FailLocal and has room in memory.
+//   - A repeated AllowAny whose requests have an IdempotencyKey counts once: the pools that gave
+//     answer, with Result.Replayed, although others may have room by now. It locks the rows of
+//     all pools in one transaction, as AllowAnySplit does.
 //   - Costs that differ and two requests for one policy and key are ErrInvalid, a
-//     LeakyBucketQueue, Attempts and an IdempotencyKey ErrUnsupported. Errors name the
-//     request by its index. A Lease is not used.
+//     LeakyBucketQueue and Attempts ErrUnsupported. Errors name the request by its index. A Lease
+//     is not used.
 //   - Config.Observe is called for each request. One that had no room is observed as denied,
 //     also if another pool gave.
 func (e *engine) AllowAny(ctx context.Context, requests ...Request) (Any, error) {
@@ -177,7 +180,7 @@ func (e *engine) askPools(ctx context.Context, p *pools) (err error) {
 	}
 	var away error
 	switch {
-	case e.tx:
+	case e.tx || p.requests[0].IdempotencyKey != "":
 	case p.verb == verbAny:
 		return e.askInTurn(ctx, p, nil)
 	case p.ruled != nil && p.ruled[0].decides() || p.calls[0].op.Possible():
@@ -216,6 +219,9 @@ func (e *engine) compilePools(p *pools) error {
 		p.calls = append(p.calls, c)
 		if err := e.compile(c); err != nil {
 			return fmt.Errorf("requests[%d]: %w", i, err)
+		}
+		if err := oneOnce(p.requests, i); err != nil {
+			return err
 		}
 		if first := p.requests[0].Cost; in.Cost != first {
 			return store.Invalid(fmt.Sprintf("requests[%d].Cost", i), amount(in.Cost), "must be that of requests[0], "+amount(first)+": all pools are asked for one cost")
@@ -289,13 +295,12 @@ func (e *engine) lockPools(ctx context.Context, p *pools) error {
 			return err
 		}
 	}
-	e.pooled(p, groups, op)
-	return nil
+	return e.pooled(p, groups, op)
 }
 
 // group returns the i-th pool as a group of a TakeAny.
 func (p *pools) group(i int) *store.Group {
-	g := &store.Group{Query: p.calls[i].op.Query, Index: i}
+	g := &store.Group{Query: p.calls[i].op.Query, Index: i, Admission: p.calls[i].op.Admission}
 	if cost := g.Units; p.verb == verbSplit {
 		g.Cost = step(cost, scale(&p.requests[i].Policy, g.Burst))
 		g.Count = cost / g.Cost
@@ -304,7 +309,8 @@ func (p *pools) group(i int) *store.Group {
 }
 
 // pooled sets the answers of pools by those of the groups that a TakeAny has decided.
-func (e *engine) pooled(p *pools, groups []*store.Group, op *store.Op) {
+func (e *engine) pooled(p *pools, groups []*store.Group, op *store.Op) (err error) {
+	again := slices.ContainsFunc(op.Groups, func(g *store.Group) bool { return g.Outcome.Before != nil })
 	rest, most, empty := p.requests[0].Cost, 0.0, time.Duration(0)
 	for i, g := range groups {
 		in, r := &p.requests[i], &p.answers[i]
@@ -315,6 +321,16 @@ func (e *engine) pooled(p *pools, groups []*store.Group, op *store.Op) {
 			in.Cost = rest
 		}
 		switch {
+		case g != nil && g.Outcome.Before != nil:
+			c := &call{verb: p.verb, request: p.calls[i].request, op: store.Op{Query: g.Query}}
+			if *r, err = replay(c, g.Outcome.Before, e.source); err != nil {
+				return fmt.Errorf("requests[%d]: %w", i, err)
+			}
+			r.rows = e.rows(1, op)
+			rest -= r.Granted
+			continue
+		case g != nil && again: // it gave nothing
+			continue
 		case g == nil:
 			if *r = e.ruled(in, p.ruled[i]); r.Allowed {
 				rest = 0
@@ -338,4 +354,5 @@ func (e *engine) pooled(p *pools, groups []*store.Group, op *store.Op) {
 	if most >= p.requests[0].Cost {
 		p.later = empty
 	}
+	return nil
 }

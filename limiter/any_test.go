@@ -144,7 +144,7 @@ func TestAnyRefuses(t *testing.T) {
 		{[]limiter.Request{a.Request("k", 2), b.Request("k", 2), a.Request("k", 2)}, limiter.ErrInvalid, `requests[0] and requests[2] are for the same policy "a" and key`},
 		{[]limiter.Request{a.Request("k", 1), queue.Request("k", 1)}, limiter.ErrUnsupported, "requests[1]: pglimit: unsupported: AllowAny on leaky_bucket_queue"},
 		{[]limiter.Request{a.Request("k", 1), login.Request("k", 1)}, limiter.ErrUnsupported, "requests[1]"},
-		{[]limiter.Request{b.Request("k", 1), once}, limiter.ErrUnsupported, "requests[1]: pglimit: unsupported: an IdempotencyKey with allow_any"},
+		{[]limiter.Request{b.Request("k", 1), once}, limiter.ErrInvalid, `requests[1].IdempotencyKey "x": must be that of requests[0], ""`},
 		{[]limiter.Request{a.Request("", 1)}, limiter.ErrInvalid, "requests[0]"},
 	} {
 		for _, ask := range []func(context.Context, ...limiter.Request) (limiter.Any, error){l.AllowAny, l.AllowAnySplit} {

@@ -258,7 +258,7 @@ func (e *engine) compileAttempt(c *call) error {
 	case v.serves == servesMeters:
 		return fmt.Errorf("%w: %s on %s: use Attempt, then Succeeded or Failed", store.ErrUnsupported, v.name, Attempts)
 	case c.request.IdempotencyKey != "":
-		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Grant, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
+		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Grant, AllowAll, AllowAny, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
 	case c.request.Cost != 0 && c.request.Cost != 1:
 		return store.Invalid("cost", printable.Number(c.request.Cost), fmt.Sprintf("must be 1 for one attempt, or 0, for a policy of %s", Attempts))
 	}

@@ -356,12 +356,12 @@ func (e *engine) compileCost(c *call) error {
 		q.BlockFor = 0 // its denial must not deny others
 	}
 	switch {
-	case v.kind == store.Reserve || (v == verbTake || v == verbGrant) && in.IdempotencyKey != "":
+	case v.kind == store.Reserve || v.once && in.IdempotencyKey != "":
 		if err := e.admit(c); err != nil {
 			return err
 		}
 	case in.IdempotencyKey != "":
-		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Grant, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
+		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do, Grant, AllowAll, AllowAny, Reserve and ReserveUpTo take one", store.ErrUnsupported, v.name)
 	}
 	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Ceiling()
 	c.op.Merges = (v == verbTake || v.pools) && c.op.Admission == nil && q.Possible() && !q.Records()

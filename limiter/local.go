@@ -241,7 +241,7 @@ func (e *engine) decideParts(ctx context.Context, s *set) (all Results, ok bool)
 		return all, false
 	}
 	for _, g := range s.groups {
-		if all.Allowed {
+		if all.Allowed && g.Outcome.Before == nil {
 			e.owe(&policies[g.Index], &g.Query, g.Units)
 		}
 	}

@@ -9,14 +9,17 @@ type Request struct {
 	// Cost is the number of units requested: from a billionth of the policy's burst, or 1
 	// if that is less, to 2^53. It has no default. Only Check accepts 0.
 	Cost float64
-	// IdempotencyKey, if not empty, makes Do, Reserve and ReserveUpTo count a repeated request once.
-	// It is up to 255 bytes of UTF-8 without NUL, such as an order number. An admission
+	// IdempotencyKey, if not empty, makes Do, Reserve, ReserveUpTo, AllowAll, AllowAny and
+	// AllowAnySplit count a repeated request once. It is up to 255 bytes of UTF-8 without NUL, such as an order number. An admission
 	// is remembered for Config.IdempotencyTTL, separately for each policy and Key, and
 	// returned again with Result.Replayed.
 	//
 	//   - A denial is not remembered.
 	//   - The same IdempotencyKey with another Cost is an ErrInvalid.
-	//   - AllowAll, AllowAny, WaitAll and DoWait return ErrUnsupported.
+	//   - All requests of an AllowAll or AllowAny must have the same one, each for another policy
+	//     or key. The whole counts once, and the same IdempotencyKey with other requests is an
+	//     ErrInvalid. A repeated AllowAny is answered by the pools that gave.
+	//   - WaitAll and DoWait return ErrUnsupported.
 	//   - Such a request shares no statement with others.
 	//   - The Floor is not compared.
 	IdempotencyKey string

@@ -87,7 +87,7 @@ func (e *engine) admit(c *call) error {
 		ID: rand.Text(), State: state,
 		TTL: ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.request.Policy.Limit,
 	}
-	if c.op.Admission.Requested, c.op.Admission.Estimate = c.asked, c.asked; c.asked == 0 && c.verb == verbReserveUpTo {
+	if c.op.Admission.Requested, c.op.Admission.Estimate = c.asked, c.asked; c.asked == 0 && (c.verb == verbReserveUpTo || c.verb.pools || c.verb == verbSplit) {
 		c.op.Admission.Requested = c.request.Cost
 	}
 	if c.request.IdempotencyKey != "" {

@@ -85,7 +85,7 @@ func TestMemoryForgettingChangesNoAnswer(t *testing.T) {
 			if !errors.Is(a.Err, limiter.ErrOverloaded) {
 				return false, nil
 			}
-			admits := step.Op == "reserve" || step.Op == "reserve_up_to" || step.Op == "once" // their number is bounded, too
+			admits := step.Op == "reserve" || step.Op == "reserve_up_to" || step.Idempotency != "" // their number is bounded, too
 			if err := s.Sweep(); err != nil || !admits && keys()+max(1, len(step.Asks)) <= h.MaxKeys {
 				return true, fmt.Errorf("%w, but only %d of %d keys are in use", a.Err, keys(), h.MaxKeys)
 			}

@@ -103,7 +103,7 @@ func (e *engine) earlyAll(ctx context.Context, s *set) (all Results, done bool, 
 		all = e.untaken(s, false, e.clockTime())
 		all.blame()
 		return all, true, nil
-	case len(s.groups) > 0 && e.remembers(ctx):
+	case len(s.groups) > 0 && !s.once() && e.remembers(ctx):
 		all, done = e.known(s)
 	}
 	return all, done, nil
@@ -115,7 +115,7 @@ func (e *engine) sendAll(ctx context.Context, s *set) (allowed bool, err error) 
 		return true, nil
 	}
 	var known func() bool
-	if e.remembers(ctx) {
+	if !s.once() && e.remembers(ctx) {
 		known = func() bool { return e.anyKnown(s) }
 	}
 	allowed, err = e.takeAll(ctx, s, s.groups, known)
@@ -131,8 +131,11 @@ func (e *engine) answerAll(ctx context.Context, s *set, allowed bool, err error)
 	if err != nil {
 		return e.failedAll(ctx, s, err)
 	}
-	if s.full {
+	switch {
+	case s.full:
 		return e.noRoomAll(s), nil
+	case slices.ContainsFunc(s.groups, func(g *group) bool { return g.Outcome.Before != nil }):
+		return e.replayAll(ctx, s)
 	}
 	if all = e.results(s, allowed); !allowed {
 		e.keep(s, all)
@@ -175,9 +178,12 @@ func (e *engine) compileAll(s *set) error {
 		}
 		in, k := &c.request, row{c.op.Algorithm, c.op.Policy, c.op.Key}
 		g := known[k]
+		if err := oneOnce(s.requests, i); err != nil {
+			return err
+		}
 		switch {
 		case g == nil:
-			g = &group{Group: store.Group{Query: c.op.Query, Index: i}, source: in.Policy, key: in.Key, ahead: math.Inf(1)}
+			g = &group{Group: store.Group{Query: c.op.Query, Index: i, Admission: c.op.Admission}, source: in.Policy, key: in.Key, ahead: math.Inf(1)}
 			g.indexes, g.Needs = g.one.index[:0], g.one.need[:0]
 			if groups = append(groups, g); known != nil {
 				known[k] = g
@@ -185,6 +191,8 @@ func (e *engine) compileAll(s *set) error {
 		case g.source != in.Policy:
 			return fmt.Errorf("%w: requests[%d] and requests[%d] are for the same key under two policies %s that are not equal",
 				store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
+		case g.Admission != nil:
+			return fmt.Errorf("%w: requests[%d] and requests[%d] are for the same policy %s and key, under an IdempotencyKey: add up their Costs", store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
 		case g.Floor != c.op.Floor:
 			return fmt.Errorf("%w: requests[%d].Floor %v and requests[%d].Floor %v are for the same policy and key and must be equal",
 				store.ErrInvalid, g.Index, s.requests[g.Index].Floor, i, in.Floor)
@@ -243,7 +251,12 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 	first := groups[0]
 	single := len(groups) == 1 && len(first.Needs) == 1
 	impossible := slices.ContainsFunc(groups, func(g *group) bool { return !g.Possible() })
+	if impossible = impossible && !s.once(); single {
+		op.Admission = first.Admission
+	}
 	switch {
+	case single && op.Admission != nil && !impossible:
+		op.Kind, op.Query = store.Reserve, first.Query
 	case single && impossible:
 		op.Kind, op.Query = store.Get, first.Query
 	case single:
@@ -277,7 +290,7 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 		return false, nil
 	} else if single {
 		first.Outcome, first.Views = op.Outcome, append(first.one.view[:0], op.Outcome.View)
-		return first.Fits(), nil
+		return first.Fits() || first.Outcome.Before != nil, nil
 	}
 	return op.Allowed, nil
 }

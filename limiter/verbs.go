@@ -54,6 +54,9 @@ func (e *engine) AllowN(ctx context.Context, p Policy, key string, cost float64)
 //     decided by itself, by a statement after theirs, and counted if it fits. If they are
 //     denied, it is not decided: its Source is SourceSkipped. In a transaction too the keys
 //     of shadow policies are locked after all others, both in one order.
+//   - A repeated AllowAll whose requests have an IdempotencyKey counts once, and returns the
+//     earlier answers with Result.Replayed. A request of a shadow policy counts once by itself.
+//     It takes a round trip more, and no remembered denial answers it.
 //   - Config.Observe is called for each request.
 func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, error) {
 	return e.decideAll(ctx, &set{verb: verbAll, requests: requests})

@@ -28,7 +28,7 @@ func TestAllowAnyDecidesAsMemory(t *testing.T) {
 	address := testworld.NewDatabase(t)
 	pool := testworld.Connect(t, address)
 	dbs := []*sql.DB{testworld.ConnectSQL(t, testworld.SQLDrivers[0], address), testworld.ConnectSQL(t, testworld.SQLDrivers[1], address)}
-	outside := search.Draw{Equal: true, Names: 4, Operations: strings.Repeat("any split ", 10) + "allow charge block unblock reset undo undo override"}
+	outside := search.Draw{Equal: true, Names: 4, Operations: strings.Repeat("any split ", 10) + "once reserve allow charge block unblock reset undo undo override"}
 	inside := outside
 	inside.Plain, inside.Operations = true, outside.Operations+" any any split split begin begin commit rollback"
 	for mode, d := range map[string]search.Draw{"outside": outside, "inside": inside} {

@@ -13,7 +13,7 @@ import (
 
 // sets are histories of several requests at once of mixed algorithms. They have duplicates,
 // requests above the burst, blocks, contradicting plans and single requests in between.
-var sets = search.Draw{Equal: true, Names: 4, Operations: strings.Repeat("all ", 12) + "allow charge block unblock reset undo override"}
+var sets = search.Draw{Equal: true, Names: 4, Operations: strings.Repeat("all ", 12) + "once reserve allow charge block unblock reset undo override"}
 
 // TestAllowAllDecidesAsMemory: AllowAll decides as a limiter in memory, over database/sql,
 // where requests cannot be pipelined, and in the caller's transaction too, and where it records marks.

@@ -210,21 +210,37 @@ func (w *worker) giveBack() {
 	e.end(o, err)
 }
 
-// together requests two keys at once.
+// together requests two keys at once, with or without an idempotency key.
 func (w *worker) together() {
 	p, q := w.draw(), w.draw()
 	if p.Policy == q.Policy && p.Key == q.Key {
 		return
 	}
-	e := w.books.begin("AllowAll", "", p, q)
-	e.end(w.send("AllowAll", insertOrder, func(ctx context.Context, l verbs.Limiter) error {
-		all, err := l.AllowAll(ctx, p.Policy.Request(p.Key, p.Units), q.Policy.Request(q.Key, q.Units))
-		if err == nil {
-			w.granted("AllowAll", p.Policy, p.Key, all.PerRequest[0], p.Units)
-			w.granted("AllowAll", q.Policy, q.Key, all.PerRequest[1], q.Units)
-		}
-		return err
-	}, p, q))
+	what, id, one, two := "AllowAll", "", p.Policy.Request(p.Key, p.Units), q.Policy.Request(q.Key, q.Units)
+	again := rand.IntN(2) == 0
+	if again {
+		what, id = "AllowAll, idempotent", w.newID("all")
+		one.IdempotencyKey, two.IdempotencyKey = id, id
+	}
+	if p.Order != "" {
+		id = "" // as in once
+	}
+	e := w.books.begin(what, id, p, q)
+	send := func() (outcome, error) {
+		return w.send(what, insertOrder, func(ctx context.Context, l verbs.Limiter) error {
+			all, err := l.AllowAll(ctx, one, two)
+			if err == nil {
+				w.granted(what, p.Policy, p.Key, all.PerRequest[0], p.Units)
+				w.granted(what, q.Policy, q.Key, all.PerRequest[1], q.Units)
+			}
+			return err
+		}, p, q)
+	}
+	if again {
+		e.end(w.insist(send))
+	} else {
+		e.end(send())
+	}
 }
 
 // inVain requests a budget together with a limit that has no room: nothing is counted.

@@ -280,7 +280,7 @@ func (f *Functions) AllowAll(ctx context.Context, requests ...limiter.Request) (
 	var costs, floors []float64
 	for _, in := range requests {
 		p, known := policies[in.Policy.Name]
-		if k := [2]string{in.Policy.Name, in.Key}; !f.ByName || known && p != in.Policy || keys[k] {
+		if k := [2]string{in.Policy.Name, in.Key}; !f.ByName || in.IdempotencyKey != "" || known && p != in.Policy || keys[k] {
 			return f.Limiter.AllowAll(ctx, requests...)
 		} else {
 			policies[in.Policy.Name], keys[k] = in.Policy, true

@@ -23,12 +23,13 @@ const (
 	// Take grants as many steps of Cost as fit, up to Count.
 	Take Kind = iota
 	// TakeAll takes all Groups, which are in lock order, or none. It sets their outcomes and
-	// Allowed.
+	// Allowed. If some were admitted before under their idempotency key, it decides nothing, sets
+	// Allowed and the Before of their outcomes.
 	TakeAll
 	// GetAll is a TakeAll that is denied, and only reads.
 	GetAll
 	// TakeAny takes the Units, which are the same of all Groups, from some of them: see Give. It
-	// sets their outcomes and Allowed.
+	// sets their outcomes and Allowed. It does as a TakeAll with what was admitted before.
 	TakeAny
 	// Reserve is Take, and stores Admission if anything is granted. If that was
 	// admitted before, Reserve decides nothing and returns the admission in Outcome.Before.
@@ -187,6 +188,11 @@ type Op struct {
 
 // Reads reports whether op locks no row.
 func (op *Op) Reads() bool { return kinds[op.Kind].reads }
+
+// Once reports whether op is for several keys and counts once under an idempotency key.
+func (op *Op) Once() bool {
+	return len(op.Groups) > 0 && op.Groups[0].Admission != nil && op.Groups[0].Admission.Idempotency != ""
+}
 
 // Shares reports whether op may share a transaction with others.
 func (op *Op) Shares() bool {

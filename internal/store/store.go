@@ -139,6 +139,9 @@ type Group struct {
 	// fitted, even if the whole was denied.
 	Outcome Outcome
 	Full    bool // it has no row, and there is no room for one
+	// Admission is stored with what is granted. Of a TakeAll all groups have one, or none; so have
+	// those of a TakeAny.
+	Admission *Admission
 	// Given is the units that a group of a TakeAny gave. Need is those that it would have needed
 	// if it gave none, 0 if it was not asked.
 	Given, Need float64
@@ -175,6 +178,11 @@ func (g *Group) Judge(blocked bool) {
 func Denied(groups []*Group) bool {
 	begins := func(g *Group) bool { return !g.Fits() && !g.Outcome.Blocked && g.BlockFor > 0 }
 	return !AllFit(groups) && !slices.ContainsFunc(groups, begins)
+}
+
+// AllPossible reports whether keys could grant all groups.
+func AllPossible(groups []*Group) bool {
+	return !slices.ContainsFunc(groups, func(g *Group) bool { return !g.Possible() })
 }
 
 // AllFit reports whether all groups fit.

@@ -39,7 +39,7 @@ var larger = []string{
 	"internal/conformance/search/account.go", "internal/conformance/search/account.go judge",
 	"internal/conformance/search/draw.go step", "internal/conformance/search/search.go run",
 	"internal/store/dispatch/queue.go", "internal/store/dispatch/serial.go sendTogether",
-	"internal/store/memory/reservations.go reserve", "internal/store/postgres/exec/runner.go Run",
+	"internal/store/postgres/exec/runner.go Run",
 	"queries/functions/main.go", "queries/functions/main.go functions",
 }
 

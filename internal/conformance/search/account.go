@@ -225,6 +225,16 @@ func (r *account) several(s *Step, a verbs.Answer) error {
 		case a.Err != nil:
 			l.seen(r.now, p)
 		case a.Allowed || s.Op != "all":
+			if s.Idempotency != "" && !a.PerRequest[i].Shadowed {
+				if err := r.once(l, s, a.PerRequest[i], -1); err != nil || a.PerRequest[i].Replayed {
+					l.seen(r.now, p)
+					r.receipt(s, i, receipt{ledger: of})
+					if err != nil {
+						return err
+					}
+					continue
+				}
+			}
 			if err := r.decided(s, i, &s.Asks[i], a.PerRequest[i]); err != nil {
 				return err
 			}

@@ -46,8 +46,9 @@ type drawing struct {
 	at           int64
 	answers      []int
 	reservations []int
-	blocked      *Ask // of the last block
-	sweep        int  // how many of sweep's operations are left
+	blocked      *Ask            // of the last block
+	sets         map[string]Step // the last of each operation under an idempotency key
+	sweep        int             // how many of sweep's operations are left
 }
 
 // sweep is the operations of a sweep an hour later, when the janitor looks at a row again
@@ -59,7 +60,7 @@ var around = map[limiter.Algorithm]string{limiter.Attempts: "attempt", limiter.C
 
 // draw makes a random history.
 func (d *Draw) draw(random *rand.Rand) *History {
-	g := &drawing{Rand: random, Draw: d, History: &History{Start: start, Keys: cmp.Or(d.Keys, 2), Plain: d.Plain, ByKey: d.ByKey}}
+	g := &drawing{Rand: random, Draw: d, History: &History{Start: start, Keys: cmp.Or(d.Keys, 2), Plain: d.Plain, ByKey: d.ByKey}, sets: map[string]Step{}}
 	g.drawPolicies()
 	if len(d.Zones) > 0 {
 		g.Start = g.nearClockChange()
@@ -157,8 +158,10 @@ func (g *drawing) step(n int, op string) Step {
 			s.Asks = append(s.Asks, draw())
 		}
 		g.level(s.Asks)
+		g.once(&s)
 	case "any", "split":
 		g.pools(&s)
+		g.once(&s)
 	case "batch":
 		for range 1 + g.IntN(12) {
 			s.Asks = append(s.Asks, g.share())
@@ -242,39 +245,6 @@ func (g *drawing) ask() (a Ask) {
 		a.Floor = []float64{0.25, 0.25, 0.5, 0.3}[g.IntN(4)]
 	}
 	return a
-}
-
-// level takes the floors off most sets of requests. In the others it mostly gives the requests
-// for a key the floor of the first.
-func (g *drawing) level(asks []Ask) {
-	none, floors := g.IntN(3) > 0, map[[2]string]float64{}
-	for i := range asks {
-		if none {
-			asks[i].Floor = 0
-		}
-		k := [2]string{g.Policies[asks[i].Policy].Name, key(asks[i].Key)}
-		if floor, ok := floors[k]; !ok {
-			floors[k] = asks[i].Floor
-		} else if g.IntN(16) > 0 {
-			asks[i].Floor = floor
-		}
-	}
-}
-
-// pools draws requests for one cost, mostly each for another row.
-func (g *drawing) pools(s *Step) {
-	seen := map[[2]string]bool{}
-	for range 1 + g.IntN(4) {
-		a := g.ask()
-		k := [2]string{g.Policies[a.Policy].Name, key(a.Key)}
-		if seen[k] && g.IntN(16) > 0 {
-			continue
-		}
-		seen[k] = true
-		if s.Asks = append(s.Asks, a); g.IntN(16) > 0 {
-			s.Asks[len(s.Asks)-1].Units = s.Asks[0].Units
-		}
-	}
 }
 
 // share draws a request of which some fit, mostly the same one, so that requests of a batch

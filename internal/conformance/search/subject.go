@@ -142,6 +142,9 @@ func (x *side) do(s *Step) verbs.Answer {
 		return x.batch(s)
 	case "all", "any", "split":
 		c.Requests, _ = x.requests(s)
+		for i := range c.Requests {
+			c.Requests[i].IdempotencyKey = s.Idempotency
+		}
 	case "undo":
 		of, ok := x.given[s.Of]
 		if !ok {

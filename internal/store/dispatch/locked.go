@@ -161,7 +161,7 @@ func (d *Dispatcher) takeAll(ctx context.Context, op *store.Op, wait time.Durati
 	err := d.db.Do(ctx, op)
 	switch {
 	case err != store.ErrLocked:
-	case first && op.Kind == store.TakeAll && d.deniedAnyway(ctx, op):
+	case first && op.Kind == store.TakeAll && !op.Once() && d.deniedAnyway(ctx, op):
 		return nil
 	case !first: // awaitFree does not see a row that was inserted and not committed
 		time.Sleep(min(time.Until(end), 5*probeEvery))

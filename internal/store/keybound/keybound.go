@@ -150,7 +150,7 @@ func (s *Store) all(ctx context.Context, op *store.Op) error {
 			missing = append(missing, g)
 		}
 	}
-	if len(missing) > 0 && len(missing) < len(op.Groups) && op.Kind == store.TakeAll {
+	if len(missing) > 0 && len(missing) < len(op.Groups) && op.Kind == store.TakeAll && !op.Once() {
 		look := &store.Op{Kind: store.GetAll, Groups: op.Groups}
 		if err := s.Store.Do(ctx, look); err != nil || store.Denied(op.Groups) {
 			op.Rows = look.Rows

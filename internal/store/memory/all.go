@@ -5,6 +5,57 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
+// admitAll takes what an op asks of several keys, and stores the admissions, unless some were
+// admitted before.
+func (m *Store) admitAll(op *store.Op) (allowed bool, err error) {
+	if op.Groups[0].Admission != nil {
+		m.reservations.mu.Lock()
+		defer m.reservations.mu.Unlock()
+		now := clock(op.Groups[0].Now)
+		m.forget(now)
+		for _, g := range op.Groups {
+			g.Outcome = store.Outcome{}
+			if g.Outcome.Before, err = m.before(&g.Query, g.Admission, now); err != nil {
+				return false, err
+			}
+			allowed = allowed || g.Outcome.Before != nil
+		}
+		if allowed {
+			return true, nil
+		}
+		if len(m.reservations.byID)+len(op.Groups) > m.reservations.most {
+			return false, m.reservations.full
+		}
+	}
+	if op.Kind == store.TakeAny {
+		allowed, err = m.takeAny(op.Groups, op.Partial)
+	} else {
+		allowed, err = m.takeAll(op.Groups, store.AllPossible(op.Groups))
+	}
+	for _, g := range op.Groups {
+		if q := g.Query; err == nil && allowed && g.Admission != nil && g.Fits() {
+			if q.Count = 1; op.Kind == store.TakeAny {
+				q.Cost = g.Given
+			}
+			m.admit(&q, g.Admission, g.Outcome, m.pin(g))
+		}
+	}
+	return allowed, err
+}
+
+// pin makes the key's entry count an open reservation that the group was granted.
+func (m *Store) pin(g *store.Group) *entry {
+	s, k := m.shard(&g.Query)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[k]
+	if e != nil && g.Admission.TTL > 0 {
+		e.open, e.reservedUntil = e.open+1, max(e.reservedUntil, g.Outcome.UpdatedAt+g.Admission.TTL)
+		return e
+	}
+	return nil
+}
+
 // takeAll decides all groups at one moment, with their shards locked in one order. A
 // denial changes no entry, except for the blocks that begin. If there is no place for the
 // keys that it would add, it changes nothing and returns a store.ErrFull.

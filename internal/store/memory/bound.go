@@ -50,7 +50,7 @@ func (m *Store) allBounded(op *store.Op) error {
 	if op.Kind == store.TakeAny {
 		return m.do(op)
 	}
-	if full && missing < len(op.Groups) {
+	if full && missing < len(op.Groups) && !op.Once() {
 		look := &store.Op{Kind: store.GetAll, Groups: op.Groups}
 		if err := m.do(look); err != nil || store.Denied(op.Groups) {
 			return err

@@ -161,10 +161,10 @@ func (m *Store) do(op *store.Op) (err error) {
 	switch op.Kind {
 	case store.Take:
 		op.Outcome, _, err = m.take(q, 0)
-	case store.TakeAll, store.GetAll:
-		op.Allowed, err = m.takeAll(op.Groups, op.Kind == store.TakeAll)
-	case store.TakeAny:
-		op.Allowed, err = m.takeAny(op.Groups, op.Partial)
+	case store.TakeAll, store.TakeAny:
+		op.Allowed, err = m.admitAll(op)
+	case store.GetAll:
+		op.Allowed, err = m.takeAll(op.Groups, false)
 	case store.Reserve:
 		op.Outcome, err = m.reserve(q, op.Admission, func(ttl int64) (store.Outcome, *entry, error) { return m.take(q, ttl) })
 	case store.Grant:

@@ -58,23 +58,11 @@ func (m *Store) reserve(q *store.Query, a *store.Admission, take func(ttl int64)
 	defer m.reservations.mu.Unlock()
 	now := clock(q.Now)
 	m.forget(now)
-	_, k := m.shard(q)
-	var before *record
-	if a.Idempotency != "" {
-		before = m.reservations.byIdempotent[idempotent{k, a.Idempotency}]
-	}
-	switch {
-	case before != nil && before.forgetAt > now && !before.Overdue(now):
-		c := before.Reservation
-		return store.Outcome{Before: &c}, nil
+	switch before, err := m.before(q, a, now); {
+	case err != nil || before != nil:
+		return store.Outcome{Before: before}, err
 	case !q.Possible():
 		return m.get(q)
-	case before != nil && before.forgetAt <= now:
-		m.drop(before, now)
-	case before != nil:
-		if _, err := m.end(before, store.Expired, 0, now); err != nil {
-			return store.Outcome{}, err
-		}
 	}
 	if len(m.reservations.byID) >= m.reservations.most {
 		return store.Outcome{}, m.reservations.full
@@ -84,9 +72,35 @@ func (m *Store) reserve(q *store.Query, a *store.Admission, take func(ttl int64)
 		ttl = a.TTL
 	}
 	o, pinned, err := take(ttl)
-	if err != nil || o.Granted <= 0 {
-		return o, err
+	if err == nil && o.Granted > 0 {
+		m.admit(q, a, o, pinned)
 	}
+	return o, err
+}
+
+// before returns the admission under the same idempotency key, if there is one. If it need not be
+// remembered or has expired, the key may be used again. The reservations are locked.
+func (m *Store) before(q *store.Query, a *store.Admission, now int64) (*store.Reservation, error) {
+	_, k := m.shard(q)
+	before := m.reservations.byIdempotent[idempotent{k, a.Idempotency}]
+	switch {
+	case a.Idempotency == "" || before == nil:
+	case before.forgetAt > now && !before.Overdue(now):
+		return new(before.Reservation), nil
+	case !q.Possible():
+	case before.forgetAt <= now:
+		m.drop(before, now)
+	default:
+		_, err := m.end(before, store.Expired, 0, now)
+		return nil, err
+	}
+	return nil, nil
+}
+
+// admit stores the admission of what was granted. pinned is the entry that counts it as an open
+// reservation. The reservations are locked.
+func (m *Store) admit(q *store.Query, a *store.Admission, o store.Outcome, pinned *entry) {
+	_, k := m.shard(q)
 	reserved := float64(q.Cost * o.Granted)
 	n := &record{
 		Reservation: store.Reservation{
@@ -118,7 +132,6 @@ func (m *Store) reserve(q *store.Query, a *store.Admission, take func(ttl int64)
 	if n.idempotency != "" {
 		m.reservations.byIdempotent[idempotent{k, n.idempotency}] = n
 	}
-	return o, nil
 }
 
 // settle ends a reservation.

@@ -25,7 +25,7 @@ func (p Store) takeAll(ctx context.Context, op *store.Op) (err error) {
 		g.LockWait = op.LockWait
 	}
 	for try := 1; ; try++ {
-		op.Allowed, err = p.takeAllOnce(ctx, op)
+		op.Allowed, err = p.takeUnlessAdmitted(ctx, op)
 		if err != exec.ErrOtherPeriod {
 			return exec.Translate(err, p.tx)
 		}
@@ -38,7 +38,7 @@ func (p Store) takeAll(ctx context.Context, op *store.Op) (err error) {
 func (p Store) takeAllOnce(ctx context.Context, op *store.Op) (allowed bool, err error) {
 	groups := p.inLockOrder(op.Groups)
 	switch {
-	case op.Kind == store.GetAll:
+	case op.Kind == store.GetAll || op.Kind == store.TakeAll && !store.AllPossible(groups):
 		err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return p.readAll(ctx, tx, groups) })
 	case op.Kind == store.TakeAny:
 		err = p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
@@ -51,7 +51,7 @@ func (p Store) takeAllOnce(ctx context.Context, op *store.Op) (allowed bool, err
 			return statement.AsLocked(ctx, op.LockWait, err)
 		})
 	default:
-		if p.headroom.likely(groups) {
+		if groups[0].Admission == nil && p.headroom.likely(groups) {
 			allowed, err = p.takeAtOnce(ctx, groups)
 		}
 		if !allowed && err == nil {
@@ -74,6 +74,9 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 		}
 		if allowed = store.AllFit(groups); allowed {
 			return nil
+		}
+		if err := p.unlessAdmitted(ctx, tx, groups); err != nil {
+			return err
 		}
 		blocks, reads = p.begunBlocks(ctx, groups), p.leftBehind(ctx, groups)
 		if u, ok := tx.(exec.Unwinder); ok {
@@ -146,6 +149,9 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, groups []*store.Gro
 	if err := exec.Together(ctx, tx, p.takes(ctx, groups, 0)); err != nil {
 		return false, err
 	}
+	if err := p.unlessAdmitted(ctx, tx, groups); err != nil {
+		return false, err
+	}
 	for _, g := range groups {
 		g.Judge(g.Outcome.Blocked)
 	}
@@ -195,7 +201,7 @@ func (p Store) takes(ctx context.Context, groups []*store.Group, count int) (cal
 		n := 1
 		// TakeMany uses the ceiling as the room. A queue that has less, because of a
 		// deadline, has its own statement in the same round trip.
-		for n < len(groups) && p.together(groups[0], groups[n]) && !groups[0].Hurried() && !groups[n].Hurried() && (count == 0 || !groups[0].Records() && !groups[n].Records()) {
+		for n < len(groups) && p.together(groups[0], groups[n]) && !groups[0].Hurried() && !groups[n].Hurried() && (count == 0 || groups[0].Admission == nil && !groups[0].Records() && !groups[n].Records()) {
 			n++
 		}
 		if n == 1 {
@@ -255,6 +261,9 @@ func (p Store) takeOne(ctx context.Context, g *store.Group, count int) exec.Call
 	op := &store.Op{Kind: store.Take, Query: g.Query, Locks: count == 0}
 	op.Count = float64(count)
 	p.setEdges(&op.Query, op.Now)
+	if g.Admission != nil && count > 0 {
+		return p.admit(ctx, g, op)
+	}
 	return p.one(ctx, g, op, func(o store.Outcome) { g.Outcome = o })
 }
 

@@ -23,6 +23,9 @@ func (p Store) takeAny(ctx context.Context, tx db.DBTX, groups []*store.Group, p
 	if err := exec.Together(ctx, tx, p.takes(ctx, groups, 0)); err != nil {
 		return false, err
 	}
+	if err := p.unlessAdmitted(ctx, tx, groups); err != nil {
+		return false, err
+	}
 	allowed = store.Give(groups, partial)
 	var given, refused []*store.Group // of the units that each gives, or could give and does not, in lock order
 	var reads []exec.Call

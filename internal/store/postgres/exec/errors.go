@@ -238,7 +238,7 @@ func stale(err error) bool {
 // ErrLocked. A refused login is no outage, and its error says so while the breaker is open
 // too. The breaker only spares the server a connection for each request.
 func answered(err error) bool {
-	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack || err == ErrOneByOne || errors.Is(err, store.ErrMisconfigured) {
+	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack || err == ErrAdmitted || err == ErrOneByOne || errors.Is(err, store.ErrMisconfigured) {
 		return true
 	}
 	code := sqlState(err)
@@ -261,6 +261,9 @@ func IsNotAll(err error) bool {
 // ErrRolledBack ends a Transaction that has its answer and must leave no
 // change.
 var ErrRolledBack = errors.New("pglimit: rolled back")
+
+// ErrAdmitted ends a Transaction whose request was admitted before. It must leave no change.
+var ErrAdmitted = errors.New("pglimit: admitted before")
 
 // ErrOneByOne is AtOnce's error if the connection has no pipeline.
 var ErrOneByOne = errors.New("pglimit: this connection sends statements one by one")

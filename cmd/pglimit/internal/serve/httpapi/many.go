@@ -22,21 +22,30 @@ type many struct {
 	Requests []request `json:"requests"`
 }
 
-// read reads the body of several requests, which in is or is a part of.
-func (in *many) read(w http.ResponseWriter, r *http.Request, body any) error {
+// read reads the body of several requests, which in is or is a part of. together: they may have one
+// idempotency key.
+func (in *many) read(w http.ResponseWriter, r *http.Request, body any, together bool) error {
 	if err := api.ReadUpTo(w, r, body, maxManyBody); err != nil {
 		return err
 	}
 	if n := len(in.Requests); n < 1 || n > maxMany {
 		return api.BadField("requests", "has %d: must have from 1 to %d", n, maxMany)
 	}
-	return oneKey(r, new(string), false)
+	if !together {
+		return oneKey(r, new(string), false)
+	}
+	for i := range in.Requests {
+		if err := oneKey(r, &in.Requests[i].IdempotencyKey, true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // allowAll grants all requests or none.
 func (h *Handler) allowAll(w http.ResponseWriter, r *http.Request) error {
 	var in many
-	if err := in.read(w, r, &in); err != nil {
+	if err := in.read(w, r, &in, true); err != nil {
 		return err
 	}
 	all, err := h.limiterRequests(in)
@@ -62,7 +71,7 @@ func (h *Handler) allowAny(w http.ResponseWriter, r *http.Request) error {
 		many
 		Split bool `json:"split"`
 	}
-	if err := in.read(w, r, &in); err != nil {
+	if err := in.read(w, r, &in, true); err != nil {
 		return err
 	}
 	pools, err := h.limiterRequests(in.many)
@@ -108,7 +117,7 @@ func (h *Handler) limiterRequests(in many) ([]limiter.Request, error) {
 // allowBatch decides each request by itself. They share statements.
 func (h *Handler) allowBatch(w http.ResponseWriter, r *http.Request) error {
 	var in many
-	if err := in.read(w, r, &in); err != nil {
+	if err := in.read(w, r, &in, false); err != nil {
 		return err
 	}
 	answers := make([][]byte, len(in.Requests))
