@@ -68,9 +68,10 @@ var (
 	verbRelease = &verb{name: VerbRelease, kind: store.Release}
 
 	// Those of sets.
-	verbAll     = &verb{name: VerbAllowAll, kind: store.Take, answers: true, requests: true, once: true}
-	verbWait    = &verb{name: VerbWait, kind: store.Take, answers: true, requests: true, waits: true}
-	verbWaitAll = &verb{name: VerbWaitAll, kind: store.Take, answers: true, requests: true, waits: true}
+	verbReserveAll = &verb{name: VerbReserve, kind: store.Reserve, answers: true, requests: true, once: true}
+	verbAll        = &verb{name: VerbAllowAll, kind: store.Take, answers: true, requests: true, once: true}
+	verbWait       = &verb{name: VerbWait, kind: store.Take, answers: true, requests: true, waits: true}
+	verbWaitAll    = &verb{name: VerbWaitAll, kind: store.Take, answers: true, requests: true, waits: true}
 
 	verbAny       = &verb{name: VerbAllowAny, kind: store.Take, answers: true, opens: true, requests: true, pools: true, once: true}
 	verbAnyClosed = &verb{name: VerbAllowAny, kind: store.Take, answers: true, requests: true, pools: true, once: true} // if a policy is FailClosed
@@ -209,7 +210,7 @@ func replay(c *call, before *store.Reservation, source Source) (Result, error) {
 	case asked != cost:
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),
 			"was used with cost "+amount(asked)+", now with "+amount(cost))
-	case v == verbReserve && !in.Estimate && before.Reserved != cost:
+	case (v == verbReserve || v == verbReserveAll) && !in.Estimate && before.Reserved != cost:
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey),
 			"was used with ReserveUpTo or an Estimate: "+amount(before.Reserved)+" units are reserved; use another key")
 	}
@@ -240,11 +241,11 @@ func amount(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 // share returns the i-th request's answer after all were granted, as of before the
 // requests after it.
-func (g *group) share(i int, in *Request, source Source) Result {
+func (g *group) share(v *verb, i int, in *Request, source Source) Result {
 	q, o := g.Query, g.Outcome
 	o.View = o.View.Less(q.Units - g.Needs[i])
 	q.Units, q.Cost, q.Unit = in.Cost, in.Cost, in.Cost
-	return result(&q, verbTake, &o, in.Policy.Limit, source)
+	return result(&q, v, &o, in.Policy.Limit, source)
 }
 
 // refused returns the i-th request's answer after the whole was denied: whether the requests of

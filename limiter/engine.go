@@ -345,7 +345,7 @@ func (e *engine) compileCost(c *call) error {
 	if err := valid.Text("IdempotencyKey", in.IdempotencyKey, maxIdempotencyKey); err != nil {
 		return err
 	}
-	if in.Estimate && v.kind != store.Reserve {
+	if in.Estimate && v != verbReserve && v != verbReserveUpTo {
 		return fmt.Errorf("%w: Estimate true with %s; only Reserve and ReserveUpTo take it", store.ErrUnsupported, v.name)
 	}
 	var err error

@@ -268,3 +268,50 @@ func ExampleLimiter_Usage() {
 	// spent 3000 reserved 4000 by 1 remaining 3000 <nil>
 	// until 13:00:00
 }
+
+// A call of a language model spends from a tenant's budget and from the company's. What it costs
+// is known afterwards.
+func ExampleLimiter_ReserveAll() {
+	l := limiter.NewMemory(nil)
+	defer l.Close()
+	tenant, company := limiter.PerHour("tenant", 10_000), limiter.PerHour("company", 100_000)
+	both, err := l.ReserveAll(ctx, 5*time.Minute, tenant.Request("acme", 4000), company.Request("all", 4000))
+	if err != nil || !both.Results.Allowed {
+		fmt.Println(both.Results.DeniedBy, err)
+		return
+	}
+	spent, err := l.SettleAll(ctx, both.IDs, 2310) // one number for both; CancelAll gives all back
+	fmt.Println(len(spent), spent[0].Remaining, spent[1].Remaining, err)
+	// Output: 2 7690 97690 <nil>
+}
+
+// A failed call spends nothing.
+func ExampleLimiter_CancelAll() {
+	l := limiter.NewMemory(nil)
+	defer l.Close()
+	tenant, company := limiter.PerHour("tenant", 10_000), limiter.PerHour("company", 100_000)
+	both, _ := l.ReserveAll(ctx, 5*time.Minute, tenant.Request("acme", 4000), company.Request("all", 4000))
+	fmt.Println(l.CancelAll(ctx, both.IDs...))
+	r, _ := l.Check(ctx, tenant, "acme", 1)
+	fmt.Println(r.Remaining)
+	// Output:
+	// <nil>
+	// 10000
+}
+
+// A repeated order counts once, although it names two limits.
+func ExampleLimiter_AllowAll_once() {
+	l := limiter.NewMemory(nil)
+	defer l.Close()
+	orders := []limiter.Request{limiter.PerHour("tenant", 10).Request("acme", 3), limiter.PerHour("company", 100).Request("all", 3)}
+	for i := range orders {
+		orders[i].IdempotencyKey = "order 7"
+	}
+	for range 2 {
+		all, err := l.AllowAll(ctx, orders...)
+		fmt.Println(all.Allowed, all.PerRequest[0].Remaining, all.PerRequest[0].Replayed, err)
+	}
+	// Output:
+	// true 7 false <nil>
+	// true 7 true <nil>
+}

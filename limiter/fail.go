@@ -29,7 +29,7 @@ func (e *engine) failedAll(ctx context.Context, s *set, err error) (all Results,
 		return slices.ContainsFunc(s.groups, func(g *group) bool { return g.source.OnError == m })
 	}
 	switch {
-	case s.alone || !e.failsOpen(ctx, err) || fails(FailClosed):
+	case s.alone || s.verb == verbReserveAll || !e.failsOpen(ctx, err) || fails(FailClosed):
 		return all, err
 	case fails(FailLocal):
 		return e.decideAllLocal(ctx, s, err)

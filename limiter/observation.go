@@ -10,8 +10,9 @@ import (
 // Verb names a method of a Limiter or Tx, as in metrics and logs.
 type Verb string
 
-// The verbs. Allow, AllowN and Do are VerbAllow. AllowAnySplit is VerbAllowAny. DoAcquire, DoWith and each try of an
-// AcquireWait are VerbAcquire.
+// The verbs. Allow, AllowN and Do are VerbAllow. AllowAnySplit is VerbAllowAny. ReserveAll is
+// VerbReserve for each request, SettleAll VerbSettle and CancelAll VerbCancel for each reservation.
+// DoAcquire, DoWith and each try of an AcquireWait are VerbAcquire.
 const (
 	VerbAllow       Verb = "allow"
 	VerbAllowUpTo   Verb = "allow_up_to"
@@ -91,7 +92,7 @@ func (o Observation) Outcome() Outcome {
 		return OutcomeError
 	case o.Result.Shadowed:
 		return OutcomeShadowed
-	case (o.Verb == VerbAllowAll || o.Verb == VerbAllowAny || o.Verb == VerbWaitAll) && o.Result.Granted == 0 && o.Result.Reason == "":
+	case (o.Verb == VerbAllowAll || o.Verb == VerbAllowAny || o.Verb == VerbWaitAll || o.Verb == VerbReserve) && o.Result.Granted == 0 && o.Result.Reason == "":
 		return OutcomeSkipped // it would have fitted, or was not decided
 	case o.Result.Allowed:
 		return OutcomeAllowed

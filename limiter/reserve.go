@@ -49,8 +49,8 @@ func (e *engine) ReserveUpTo(ctx context.Context, request Request, ttl time.Dura
 }
 
 func (e *engine) reserve(ctx context.Context, v *verb, request Request, ttl time.Duration) (Reservation, error) {
-	if reason := valid.Duration(ttl); reason != "" || ttl < store.MinTTL {
-		return Reservation{}, e.refuse(ctx, v, request, store.Invalid("ttl", durations.Format(ttl), "must be whole microseconds from one second to a hundred years"))
+	if err := validTTL(ttl); err != nil {
+		return Reservation{}, e.refuse(ctx, v, request, err)
 	}
 	c := e.call(v, request)
 	c.ttl, c.held = ttl, true
@@ -60,15 +60,31 @@ func (e *engine) reserve(ctx context.Context, v *verb, request Request, ttl time
 	case err != nil || !r.Allowed:
 		return Reservation{Result: r}, err
 	case c.lost || r.Source == SourceOverride || c.op.Outcome.Before == nil && !c.op.Granted(): // a lost op may still be in use
-		id := store.UncountedID(rand.Text(), c.request.Policy.Name, keys.Stored(c.request.Key, e.keySecret))
-		return Reservation{r, id, r.At.Add(ttl)}, nil
-	case c.op.Outcome.Before != nil:
-		before := c.op.Outcome.Before
-		return Reservation{r, before.Public(), time.UnixMicro(before.ExpiresAt)}, nil
+		return Reservation{r, e.uncounted(&c.request), r.At.Add(ttl)}, nil
 	}
-	id := c.op.Reservation()
-	id.ID = c.op.Admission.ID
-	return Reservation{r, id.Public(), time.UnixMicro(c.op.Outcome.UpdatedAt + c.op.Admission.TTL)}, nil
+	id, until := reserved(&c.op.Query, c.op.Admission, &c.op.Outcome)
+	return Reservation{r, id, until}, nil
+}
+
+func validTTL(ttl time.Duration) error {
+	if reason := valid.Duration(ttl); reason != "" || ttl < store.MinTTL {
+		return store.Invalid("ttl", durations.Format(ttl), "must be whole microseconds from one second to a hundred years")
+	}
+	return nil
+}
+
+// uncounted returns an ID for a request that passes and reserves nothing.
+func (e *engine) uncounted(in *Request) string {
+	return store.UncountedID(rand.Text(), in.Policy.Name, keys.Stored(in.Key, e.keySecret))
+}
+
+// reserved returns the ID of what a request has reserved, now or before, and when it expires.
+func reserved(q *store.Query, a *store.Admission, o *store.Outcome) (id string, until time.Time) {
+	if o.Before != nil {
+		return o.Before.Public(), time.UnixMicro(o.Before.ExpiresAt)
+	}
+	of := store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: a.ID}
+	return of.Public(), time.UnixMicro(o.UpdatedAt + a.TTL)
 }
 
 // admit sets what the store keeps of a call once it is granted.

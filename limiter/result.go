@@ -246,6 +246,18 @@ type Reservation struct {
 	ExpiresAt time.Time
 }
 
+// Reservations is the result of a ReserveAll.
+type Reservations struct {
+	// Results has the answers to the requests. If they are not Allowed, nothing is reserved and
+	// the other fields are zero.
+	Results Results `json:"results"`
+	// IDs has the ID of each request's reservation, in their order, for SettleAll and CancelAll, or
+	// for Settle and Cancel of one: see Reservation.ID.
+	IDs []string `json:"ids"`
+	// ExpiresAt is when the first of them ends if it was neither settled nor cancelled.
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+}
+
 // reservationJSON is a Reservation in JSON.
 type reservationJSON struct {
 	ID        *string    `json:"id"`

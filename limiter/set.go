@@ -22,9 +22,10 @@ type set struct {
 	ruled    []Ruling  // by request; nil: overrides decide about none
 	groups   []*group  // of enforced policies, in lock order; after a WaitAll, also those of shadow policies
 	shadows  []*group
-	full     bool // keys have no row and get none
-	alone    bool // a request of a shadow policy, as if that were enforced
-	rows     int  // store.Op's, of the statement that decided groups
+	full     bool          // keys have no row and get none
+	alone    bool          // a request of a shadow policy, as if that were enforced
+	rows     int           // store.Op's, of the statement that decided groups
+	ttl      time.Duration // of a ReserveAll
 
 	// Of a set that waits.
 	within   time.Duration // the time until its deadline
@@ -168,6 +169,7 @@ func (e *engine) compileAll(s *set) error {
 		known = make(map[row]*group, len(s.requests))
 	}
 	c := e.call(s.verb, Request{})
+	c.ttl = s.ttl
 	defer e.put(c)
 	for i := range s.requests {
 		c.request = s.requests[i]
@@ -189,10 +191,9 @@ func (e *engine) compileAll(s *set) error {
 				known[k] = g
 			}
 		case g.source != in.Policy:
-			return fmt.Errorf("%w: requests[%d] and requests[%d] are for the same key under two policies %s that are not equal",
-				store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
+			return fmt.Errorf("%w: requests[%d] and requests[%d] are for the same key under two policies %s that are not equal", store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
 		case g.Admission != nil:
-			return fmt.Errorf("%w: requests[%d] and requests[%d] are for the same policy %s and key, under an IdempotencyKey: add up their Costs", store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
+			return fmt.Errorf("%w: requests[%d] and requests[%d] are for the same policy %s and key: add up their Costs", store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
 		case g.Floor != c.op.Floor:
 			return fmt.Errorf("%w: requests[%d].Floor %v and requests[%d].Floor %v are for the same policy and key and must be equal",
 				store.ErrInvalid, g.Index, s.requests[g.Index].Floor, i, in.Floor)
@@ -339,7 +340,7 @@ func (e *engine) results(s *set, allowed bool) Results {
 		for i, index := range g.indexes {
 			r := &all.PerRequest[index]
 			if in := &s.requests[index]; allowed && g.place.IsZero() {
-				*r = g.share(i, in, e.source)
+				*r = g.share(s.verb, i, in, e.source)
 			} else if *r = g.refused(i, in, e.source); allowed {
 				r.usePlace(in.Cost, g.place.From.Add(occupies(&g.Query, g.Needs[i]-in.Cost)))
 			}
@@ -367,7 +368,7 @@ func (e *engine) decideShadows(ctx context.Context, s *set, answers []Result) er
 				answers[i] = e.degrade(ctx, &s.requests[i], away)
 				continue
 			}
-			one := &set{verb: s.verb, requests: s.requests[i : i+1], alone: true, within: s.within, by: s.by}
+			one := &set{verb: s.verb, requests: s.requests[i : i+1], alone: true, ttl: s.ttl, within: s.within, by: s.by}
 			all, err := e.decideSet(ctx, one)
 			switch {
 			case err == nil:
@@ -379,6 +380,7 @@ func (e *engine) decideShadows(ctx context.Context, s *set, answers []Result) er
 				answers[i] = e.degrade(ctx, &s.requests[i], away)
 			}
 			if err == nil && all.Allowed {
+				one.groups[0].Index = i
 				s.groups = append(s.groups, one.groups...) // for withdraw
 			}
 		}

@@ -229,15 +229,19 @@ func (e *engine) Settle(ctx context.Context, id string, units float64) (r Result
 	case op == nil:
 		return Result{Allowed: true, Source: SourceSkipped, At: e.clockTime()}, nil
 	}
-	s := op.Ended
-	again := s.State == store.Settled && s.Units == units
-	if !s.Changed && !again {
-		return r, fmt.Errorf("%w: it was %s, with %s of its %s units", store.ErrReservationEnded, s.State, amount(s.Units), amount(s.Reserved))
+	return e.ended(op, 1)
+}
+
+// ended returns the answer of a Settle or Cancel, one of n that were decided together.
+func (e *engine) ended(op *store.Op, n int) (r Result, err error) {
+	if err = op.Conflict(); err != nil {
+		return r, err
 	}
-	q := store.Query{Rules: s.Rules, Algorithm: s.Algorithm, Room: s.Capacity, Units: units}
+	s := op.Ended
+	q := store.Query{Rules: s.Rules, Algorithm: s.Algorithm, Room: s.Capacity, Units: op.Units}
 	r = result(&q, verbCharge, &s.Outcome, s.Limit, e.source)
-	r.Granted, r.Replayed, r.Expired = units, again, s.State == store.Expired || s.Overdue(s.Now)
-	r.rows = e.rows(1, op)
+	r.Granted, r.Replayed, r.Expired = op.Units, s.State == store.Settled, s.State == store.Expired || s.Overdue(s.Now)
+	r.rows = e.rows(n, op)
 	return r, nil
 }
 
@@ -252,16 +256,27 @@ func (e *engine) Cancel(ctx context.Context, id string) (err error) {
 	if err != nil || op == nil {
 		return err
 	}
-	if s := op.Ended; s.State == store.Settled {
-		return fmt.Errorf("%w: it was settled, with %s of its %s units", store.ErrReservationEnded, amount(s.Units), amount(s.Reserved))
+	if err = op.Conflict(); err == nil {
+		r.rows = e.rows(1, op)
 	}
-	r.rows = e.rows(1, op)
-	return nil
+	return err
 }
 
 // end brings a reservation to a state, with in.Cost units spent, and sets the policy and
 // key of in. op is nil for a reservation for which nothing was counted.
 func (e *engine) end(ctx context.Context, in *Request, public string, state store.State) (op *store.Op, err error) {
+	op, err = e.ending(in, public, state)
+	if err != nil || op == nil {
+		return nil, err
+	}
+	if err = e.send(ctx, op); err == nil {
+		e.freed(op.Algorithm, op.Policy, op.Key)
+	}
+	return op, err
+}
+
+// ending returns the op of an end.
+func (e *engine) ending(in *Request, public string, state store.State) (op *store.Op, err error) {
 	if e.closed.Load() {
 		return nil, store.ErrClosed
 	}
@@ -285,8 +300,5 @@ func (e *engine) end(ctx context.Context, in *Request, public string, state stor
 	if !e.tx {
 		op.Commit = store.Durable
 	}
-	if err = e.send(ctx, op); err == nil {
-		e.freed(id.Algorithm, id.Policy, id.Key)
-	}
-	return op, err
+	return op, nil
 }

@@ -49,6 +49,10 @@ func manners(policies []limiter.Policy) map[string]func(context.Context, verbs.L
 		"all": func(ctx context.Context, d verbs.Limiter, key string) (limiter.Results, error) {
 			return d.AllowAll(ctx, sevens(policies, key)...)
 		},
+		"reserve": func(ctx context.Context, d verbs.Limiter, key string) (limiter.Results, error) {
+			all, err := d.ReserveAll(ctx, time.Hour, sevens(policies, key)...)
+			return all.Results, err
+		},
 		"any": func(ctx context.Context, d verbs.Limiter, key string) (limiter.Results, error) {
 			return anyOf(d.AllowAny(ctx, pools(key)...))
 		},
@@ -119,7 +123,7 @@ func TestAllowAllOnceCountsOnce(t *testing.T) {
 			}
 			wg.Wait()
 			want := 7.0
-			if what == "all" {
+			if what == "all" || what == "reserve" {
 				want *= float64(len(sevens(policies, key)))
 			}
 			if got := counted(t, l, policies, key); fresh != 1 || len(units) != 1 || !testworld.Near(got, want) {
@@ -130,60 +134,53 @@ func TestAllowAllOnceCountsOnce(t *testing.T) {
 	pool.Close() // sessions report their counters when they end
 }
 
-// TestAllowAllOnceTwins: of two requests under one IdempotencyKey, of which the second waits for
-// the first to commit, and which leave no room, the second gets the answer of the first. Neither
-// the pool nor a transaction keeps a block of a denial that is none.
+// TestAllowAllOnceTwins: of two requests under one IdempotencyKey, of which the second waits in a
+// transaction for the first to commit, and which leave no room, the second gets the answer of the
+// first. It keeps no block of a denial that is none.
 func TestAllowAllOnceTwins(t *testing.T) {
 	t.Parallel()
 	ctx, address := t.Context(), testworld.NewDatabase(t)
 	pool := testworld.Connect(t, address)
 	l := testworld.NewLimiter(t, pool, nil)
 	for i, w := range testworld.Ways(t, address, false) {
-		for _, inTx := range []bool{false, true} {
-			for _, blockFor := range []time.Duration{0, time.Hour} {
-				policies := testworld.Variants(10, 1000*time.Hour)
-				for i := range policies {
-					policies[i].Burst, policies[i].BlockFor = 0, blockFor
+		for _, blockFor := range []time.Duration{0, time.Hour} {
+			policies := testworld.Variants(10, 1000*time.Hour)
+			for i := range policies {
+				policies[i].Burst, policies[i].BlockFor = 0, blockFor
+			}
+			for what, ask := range manners(policies) {
+				key := fmt.Sprint(what, i, blockFor)
+				tx := testworld.Begin(t, pool, pgx.TxOptions{})
+				first, err := ask(ctx, l.InTx(tx), key)
+				if err != nil || !first.Allowed {
+					t.Fatalf("%s: %+v, %v", key, first, err)
 				}
-				for what, ask := range manners(policies) {
-					key := fmt.Sprint(what, i, inTx, blockFor)
-					tx := testworld.Begin(t, pool, pgx.TxOptions{})
-					first, err := ask(ctx, l.InTx(tx), key)
-					if err != nil || !first.Allowed {
-						t.Fatalf("%s: %+v, %v", key, first, err)
+				done := make(chan error, 1)
+				var second limiter.Results
+				go func() {
+					other, err := w.Begin(ctx)
+					if err == nil {
+						second, err = ask(ctx, other.Tx, key)
+						err = errors.Join(err, other.Close(ctx, err == nil))
 					}
-					done := make(chan error, 1)
-					var second limiter.Results
-					go func() {
-						var err error
-						defer func() { done <- err }()
-						if !inTx {
-							second, err = ask(ctx, w.L, key)
-							return
-						}
-						other, e := w.Begin(ctx)
-						if err = e; err == nil {
-							second, err = ask(ctx, other.Tx, key)
-							err = errors.Join(err, other.Close(ctx, err == nil))
-						}
-					}()
-					testworld.AwaitLongWait(t, pool, func() bool { return len(done) > 0 })
-					testworld.Commit(t, tx)
-					if err := testworld.Receive(t, done, "the second answer"); err != nil || !second.Allowed || !second.PerRequest[0].Replayed {
-						t.Errorf("%s: %+v, %v", key, second, err)
+					done <- err
+				}()
+				testworld.AwaitLongWait(t, pool, func() bool { return len(done) > 0 })
+				testworld.Commit(t, tx)
+				if err := testworld.Receive(t, done, "the second answer"); err != nil || !second.Allowed || !second.PerRequest[0].Replayed {
+					t.Errorf("%s: %+v, %v", key, second, err)
+				}
+				for _, in := range sevens(policies, key) {
+					if r := testworld.Must(t)(l.Check(ctx, in.Policy, key, 1)); !r.Allowed {
+						t.Errorf("%s: %s is left with %+v", key, testworld.Variant(in.Policy), r)
 					}
-					want := 7.0
-					for _, in := range sevens(policies, key) {
-						if r := testworld.Must(t)(l.Check(ctx, in.Policy, key, 1)); !r.Allowed {
-							t.Errorf("%s: %s is left with %+v", key, testworld.Variant(in.Policy), r)
-						}
-					}
-					if what == "all" {
-						want *= float64(len(sevens(policies, key)))
-					}
-					if got := counted(t, l, policies, key); !testworld.Near(got, want) {
-						t.Errorf("%s: %v in use, want %v", key, got, want)
-					}
+				}
+				want := 7.0
+				if what == "all" || what == "reserve" {
+					want *= float64(len(sevens(policies, key)))
+				}
+				if got := counted(t, l, policies, key); !testworld.Near(got, want) {
+					t.Errorf("%s: %v in use, want %v", key, got, want)
 				}
 			}
 		}
@@ -215,7 +212,7 @@ func TestAllowAllOnceALostAnswer(t *testing.T) {
 				}
 			}
 			want := 7.0
-			if what == "all" {
+			if what == "all" || what == "reserve" {
 				want *= float64(len(sevens(policies, key)))
 			}
 			if got := counted(t, l, policies, key); !testworld.Near(got, want) {

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 )
@@ -44,6 +46,10 @@ const (
 	// ErrNoReservation if there is none, and ErrReservationLocked if that was locked for
 	// longer than LockWait.
 	Settle
+	// SettleAll carries out the Ends, which are Settles in lock order with an ID each, or none of
+	// them. It returns ErrNoReservation as Settle, and the Conflict of one that has ended. Groups
+	// names their keys.
+	SettleAll
 	// Get reads the key's state.
 	Get
 	// GetUsage is Get with the sum of the key's open reservations at the same moment; for a
@@ -103,27 +109,28 @@ var kinds = [...]struct {
 	reads  bool // it locks nothing
 	shares bool // it is one statement, and may share a transaction with others
 }{
-	Take:     {shares: true},
-	TakeAll:  {},
-	GetAll:   {reads: true},
-	TakeAny:  {},
-	Reserve:  {shares: true},
-	Charge:   {shares: true},
-	Refund:   {shares: true},
-	Undo:     {shares: true},
-	Settle:   {shares: true},
-	Get:      {reads: true, shares: true},
-	GetUsage: {reads: true, shares: true},
-	Block:    {shares: true},
-	Unblock:  {shares: true},
-	Reset:    {}, // two statements, and it locks reservations in any order
-	Present:  {shares: true},
-	Insert:   {shares: true},
-	Grant:    {shares: true},
-	Leave:    {shares: true},
-	Due:      {reads: true},
-	NextDue:  {reads: true},
-	Estimate: {reads: true},
+	Take:      {shares: true},
+	TakeAll:   {},
+	GetAll:    {reads: true},
+	TakeAny:   {},
+	Reserve:   {shares: true},
+	Charge:    {shares: true},
+	Refund:    {shares: true},
+	Undo:      {shares: true},
+	Settle:    {shares: true},
+	SettleAll: {},
+	Get:       {reads: true, shares: true},
+	GetUsage:  {reads: true, shares: true},
+	Block:     {shares: true},
+	Unblock:   {shares: true},
+	Reset:     {}, // two statements, and it locks reservations in any order
+	Present:   {shares: true},
+	Insert:    {shares: true},
+	Grant:     {shares: true},
+	Leave:     {shares: true},
+	Due:       {reads: true},
+	NextDue:   {reads: true},
+	Estimate:  {reads: true},
 	// A key has several rows of attempts: in a shared transaction they would be locked in any order.
 	Attempt:     {},
 	Succeeded:   {},
@@ -145,7 +152,8 @@ type Op struct {
 	Admission *Admission      // of a Reserve, a Grant
 	Lot       *Granting       // of a Grant
 	Grant     algorithm.Grant // of an Undo
-	Groups    []*Group        // of a TakeAll or a TakeAny, in lock order
+	Groups    []*Group        // of a TakeAll, a TakeAny or a SettleAll, in lock order
+	Ends      []*Op           // of a SettleAll
 	Partial   bool            // of a TakeAny: what its groups do not have is granted elsewhere
 	Attempt   *Attempting     // of what is about attempts
 	Slot      *Holding        // of what is about slots
@@ -201,6 +209,16 @@ func (op *Op) Shares() bool {
 
 // Granted reports whether the outcome granted something.
 func (op *Op) Granted() bool { return op.Allowed || op.Outcome.Granted > 0 }
+
+// Conflict returns an ErrReservationEnded if the reservation of a Settle had ended in another way.
+func (op *Op) Conflict() error {
+	s := op.Ended
+	if s.Changed || s.State == Settled && op.State == Settled && s.Units == op.Units || s.State != Settled && op.State != Settled {
+		return nil
+	}
+	amount := func(units float64) string { return strconv.FormatFloat(units, 'f', -1, 64) }
+	return fmt.Errorf("%w: it was %s, with %s of its %s units", ErrReservationEnded, s.State, amount(s.Units), amount(s.Reserved))
+}
 
 // Reservation returns the ID of a Settle's reservation.
 func (op *Op) Reservation() ReservationID {

@@ -314,6 +314,11 @@ type Reservation struct {
 // Overdue reports whether the reservation is open and has expired.
 func (r *Reservation) Overdue(now int64) bool { return r.State == Open && r.ExpiresAt <= now }
 
+// Changes reports whether bringing the reservation to a state would change it.
+func (r *Reservation) Changes(to State, now int64) bool {
+	return r.State == Open && (to != Expired || r.ExpiresAt <= now) || r.State == Expired && to == Settled
+}
+
 // Ended is the outcome of a Settle.
 type Ended struct {
 	Reservation         // as it was before

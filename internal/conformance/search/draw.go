@@ -118,6 +118,8 @@ func (g *drawing) step(n int, op string) Step {
 				s.Ask = of.Asks[s.which(len(of.Asks))]
 			}
 		}
+	case "reserve_all", "settle_all", "cancel_all":
+		g.reserveAll(&s)
 	case "settle", "cancel":
 		if len(g.reservations) == 0 {
 			s.Op = "reserve"
@@ -175,7 +177,7 @@ func (g *drawing) step(n int, op string) Step {
 			s.Units = 0
 		}
 	}
-	if strings.HasPrefix(s.Op, "reserve") {
+	if s.Op == "reserve" || s.Op == "reserve_up_to" {
 		s.For = []time.Duration{time.Second, time.Duration(period(p)/2) * time.Microsecond, time.Hour}[g.IntN(3)]
 		s.For = max(s.For, time.Second)
 		// A request under the key of a reservation that has expired may be denied before that is

@@ -44,7 +44,7 @@ func (e *equality) newModel() *side {
 // differs reports whether a call in a transaction is not what it is outside of one: a Check
 // gives no expired reservation back, and a denied AllowAll or an AllowAny brings rows up to date.
 func (e *equality) differs(s *Step) bool {
-	return len(e.subject.open) > 0 && (s.Op == "check" || (s.Op == "all" || s.Op == "any" || s.Op == "split") && !e.history.Plain)
+	return len(e.subject.open) > 0 && (s.Op == "check" || (s.Op == "all" || s.Op == "reserve_all" || s.Op == "any" || s.Op == "split") && !e.history.Plain)
 }
 
 // judge makes the call of the model and compares the answers.
@@ -84,9 +84,9 @@ func (e *equality) judge(s *Step, at int64, got verbs.Answer) error {
 
 // rollBack rebuilds the model from the first of its calls; calls is their number.
 func (e *equality) rollBack(calls int) {
-	given, ids := e.model.given, e.model.ids
+	given, ids, sets := e.model.given, e.model.ids, e.model.sets
 	e.done, e.model = e.done[:calls], e.newModel()
-	e.model.given, e.model.ids = given, ids // a later step may name a request that was rolled back
+	e.model.given, e.model.ids, e.model.sets = given, ids, sets // a later step may name a request that was rolled back
 	for _, m := range e.done {
 		e.subject.Clock.Set(m.at)
 		e.model.do(m.step)

@@ -94,15 +94,15 @@ func (h *History) String() string {
 		}
 		switch s.Op {
 		case "begin", "commit", "rollback", "sweep":
-		case "all", "any", "split", "batch":
+		case "all", "any", "split", "batch", "reserve_all":
 			fmt.Fprintf(&b, " %+v", s.Asks)
 		default:
 			fmt.Fprintf(&b, ", policy %d, key %s, %v units, floor %v", s.Policy, key(s.Key), s.Units, s.Floor)
 		}
 		switch s.Op {
-		case "undo", "settle", "cancel", "succeeded", "failed", "renew", "release":
+		case "undo", "settle", "cancel", "settle_all", "cancel_all", "succeeded", "failed", "renew", "release":
 			fmt.Fprintf(&b, ", of step %d (second: %v)", s.Of, s.Second)
-		case "reserve", "reserve_up_to", "block", "attempt", "acquire":
+		case "reserve", "reserve_up_to", "reserve_all", "block", "attempt", "acquire":
 			fmt.Fprintf(&b, ", for %v from %q, an estimate: %v", s.For, s.From, s.Estimate)
 		case "override":
 			fmt.Fprintf(&b, ", %+v", s.Override)

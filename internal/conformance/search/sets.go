@@ -3,6 +3,7 @@ package search
 import (
 	"math/rand/v2"
 	"slices"
+	"time"
 )
 
 // level takes the floors off most sets of requests. In the others it mostly gives the requests
@@ -36,6 +37,19 @@ func (g *drawing) pools(s *Step) {
 			s.Asks[len(s.Asks)-1].Units = s.Asks[0].Units
 		}
 	}
+}
+
+// reserveAll draws a reservation of several keys, or the end of a late one.
+func (g *drawing) reserveAll(s *Step) {
+	for i := len(g.History.Steps) - 1; i >= 0 && s.Op != "reserve_all"; i-- {
+		if g.History.Steps[i].Op == "reserve_all" && g.IntN(3) > 0 {
+			s.Of = i
+			return
+		}
+	}
+	s.Op, s.For = "reserve_all", []time.Duration{time.Second, time.Hour}[g.IntN(2)]
+	g.pools(s)
+	g.once(s)
 }
 
 // once gives some sets of requests an idempotency key, mostly those of an earlier step with its

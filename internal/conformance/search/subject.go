@@ -93,11 +93,12 @@ type side struct {
 	open      []pgx.Tx         // transactions and savepoints
 	given     map[int][]limiter.Result
 	ids       map[int]string
+	sets      map[int][]string           // the IDs of a reserve_all
 	overrides map[policies.Override]bool // whether there is one, by its Policy and Key
 }
 
 func newSide(s Subject, h *History) *side {
-	x := &side{Subject: s, policies: slices.Clone(h.Policies), given: map[int][]limiter.Result{}, ids: map[int]string{}, overrides: map[policies.Override]bool{}}
+	x := &side{Subject: s, policies: slices.Clone(h.Policies), given: map[int][]limiter.Result{}, ids: map[int]string{}, sets: map[int][]string{}, overrides: map[policies.Override]bool{}}
 	for i := range x.policies {
 		x.policies[i].Name = s.Prefix + x.policies[i].Name
 	}
@@ -140,7 +141,11 @@ func (x *side) do(s *Step) verbs.Answer {
 		return x.override(s, c.Policy.Name, c.Key)
 	case "batch":
 		return x.batch(s)
-	case "all", "any", "split":
+	case "settle_all", "cancel_all":
+		if c.IDs = x.sets[s.Of]; c.IDs == nil {
+			return nothing
+		}
+	case "all", "any", "split", "reserve_all":
 		c.Requests, _ = x.requests(s)
 		for i := range c.Requests {
 			c.Requests[i].IdempotencyKey = s.Idempotency
@@ -159,6 +164,9 @@ func (x *side) do(s *Step) verbs.Answer {
 	a := c.Make(bg, x.decider(s))
 	if a.Err == nil && len(a.PerRequest) > 0 {
 		x.given[s.Number] = a.PerRequest
+	}
+	if a.IDs != nil && !a.PerRequest[0].Replayed {
+		x.sets[s.Number] = a.IDs
 	}
 	if a.ID != "" && !a.PerRequest[0].Replayed {
 		x.ids[s.Number] = a.ID

@@ -13,12 +13,13 @@ import (
 // that has the methods, and count what came of it.
 type Call struct {
 	// Op names the method: allow (AllowN), upto, once (Do), check, charge, grant, refund, undo, all,
-	// any, split (AllowAnySplit), reserve, reserve_up_to, settle, cancel, usage, block, unblock, reset, attempt, succeeded,
+	// any, split (AllowAnySplit), reserve, reserve_up_to, settle, cancel, reserve_all, settle_all, cancel_all, usage, block, unblock, reset, attempt, succeeded,
 	// failed, acquire (DoAcquire), renew or release.
 	Op string
 	limiter.Request
-	Requests []limiter.Request // of all, any and split
+	Requests []limiter.Request // of all, any, split and reserve_all
 	Undone   limiter.Result    // of undo
+	IDs      []string          // of settle_all and cancel_all
 	ID       string            // of settle, cancel, succeeded, failed, renew and release
 	For      time.Duration     // a reservation's, a block's, an attempt's or a slot's
 	From     string            // an attempt's
@@ -34,7 +35,8 @@ type Answer struct {
 	Err             error
 	Fence           int64  // a slot's
 	ID              string // a reservation's, an attempt's or a slot's
-	Idle            bool   // nothing was called
+	IDs             []string
+	Idle            bool // nothing was called
 }
 
 // One returns the answer of a method that returns a Result.
@@ -86,6 +88,13 @@ func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
 		return reserved(d.Reserve(ctx, c.Request, c.For))
 	case "reserve_up_to":
 		return reserved(d.ReserveUpTo(ctx, c.Request, c.For))
+	case "reserve_all":
+		made, err := d.ReserveAll(ctx, c.For, c.Requests...)
+		return Answer{Results: made.Results, IDs: made.IDs, Expires: made.ExpiresAt, Err: err}
+	case "settle_all":
+		a.PerRequest, a.Err = d.SettleAll(ctx, c.IDs, c.Cost)
+	case "cancel_all":
+		a.Err = d.CancelAll(ctx, c.IDs...)
 	case "settle":
 		return One(d.Settle(ctx, c.ID, c.Cost))
 	case "cancel":

@@ -13,6 +13,9 @@ import (
 type Limiter interface {
 	Remote
 	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
+	ReserveAll(ctx context.Context, ttl time.Duration, requests ...limiter.Request) (limiter.Reservations, error)
+	SettleAll(ctx context.Context, ids []string, units ...float64) ([]limiter.Result, error)
+	CancelAll(ctx context.Context, ids ...string) error
 }
 
 // Remote has the methods that a client of the server has too.

@@ -132,7 +132,7 @@ func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
 	ctx.carry(w)
 	d.mu.Unlock()
 	var err error
-	if w.op.Kind == store.TakeAll || w.op.Kind == store.TakeAny {
+	if len(w.op.Groups) > 0 && !w.op.Reads() {
 		err = d.takeAll(ctx, w.op, lockWait)
 	} else {
 		if w.op.LockWait = lockWait; w.key.reads {
@@ -149,7 +149,7 @@ func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
 	return true
 }
 
-// takeAll sends a TakeAll or a TakeAny. Its turn is that of its first contended key: a client cannot have more
+// takeAll sends a TakeAll, a TakeAny or a SettleAll. Its turn is that of its first contended key: a client cannot have more
 // turns by more keys. Without a contended key it is that of all its keys together.
 func (d *Dispatcher) takeAll(ctx context.Context, op *store.Op, wait time.Duration) error {
 	first, end := wait <= UsualLockWait, time.Now().Add(wait)

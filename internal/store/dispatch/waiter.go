@@ -25,7 +25,7 @@ type key struct {
 // keyOf returns the key for whose turn op waits.
 func keyOf(op *store.Op) key {
 	switch op.Kind {
-	case store.TakeAll, store.GetAll, store.TakeAny:
+	case store.TakeAll, store.GetAll, store.TakeAny, store.SettleAll:
 		return keyOfAll(op)
 	}
 	return key{op.Algorithm, op.Policy, op.Key, op.Reads()}

@@ -182,6 +182,8 @@ func (m *Store) do(op *store.Op) (err error) {
 		})
 	case store.Settle:
 		op.Ended, err = m.settle(op)
+	case store.SettleAll:
+		err = m.settleAll(op.Ends)
 	case store.Get:
 		op.Outcome, err = m.get(q)
 	case store.GetUsage:

@@ -138,13 +138,45 @@ func (m *Store) admit(q *store.Query, a *store.Admission, o store.Outcome, pinne
 func (m *Store) settle(op *store.Op) (*store.Ended, error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
-	id := op.Reservation()
-	h, now := m.reservations.byID[id], clock(op.Now)
-	if h == nil || h.State == store.Spent || h.State == store.Granted || h.forgetAt <= now && op.State != store.Expired {
-		return nil, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(id.Public()))
+	h, now, err := m.found(op)
+	if err != nil {
+		return nil, err
 	}
 	e, err := m.end(h, op.State, op.Units, now)
 	return &e, err
+}
+
+// found returns the reservation of a Settle.
+func (m *Store) found(op *store.Op) (h *record, now int64, err error) {
+	id := op.Reservation()
+	h, now = m.reservations.byID[id], clock(op.Now)
+	if h == nil || h.State == store.Spent || h.State == store.Granted || h.forgetAt <= now && op.State != store.Expired {
+		err = fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(id.Public()))
+	}
+	return h, now, err
+}
+
+// settleAll ends several reservations, or none.
+func (m *Store) settleAll(ends []*store.Op) error {
+	m.reservations.mu.Lock()
+	defer m.reservations.mu.Unlock()
+	for _, op := range ends {
+		h, now, err := m.found(op)
+		if err != nil {
+			return err
+		}
+		op.Ended = &store.Ended{Reservation: h.Reservation, Changed: h.Changes(op.State, now)}
+		if err := op.Conflict(); err != nil {
+			return err
+		}
+	}
+	for _, op := range ends {
+		e, err := m.end(m.reservations.byID[op.Reservation()], op.State, op.Units, clock(op.Now))
+		if op.Ended = &e; err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // end brings a reservation to a state and changes the key's units accordingly. The
@@ -152,7 +184,7 @@ func (m *Store) settle(op *store.Op) (*store.Ended, error) {
 // was spent than reserved; then nothing was changed.
 func (m *Store) end(h *record, state store.State, units float64, now int64) (store.Ended, error) {
 	s := store.Ended{Reservation: h.Reservation, Now: now}
-	s.Changed = h.State == store.Open && (state != store.Expired || h.ExpiresAt <= now) || h.State == store.Expired && state == store.Settled
+	s.Changed = h.Changes(state, now)
 	back := 0.0
 	moves := s.Changed && units != h.Units && (h.Algorithm != algorithm.FixedWindow || h.EndsAt > now)
 	q := store.Query{Rules: h.Rules, Algorithm: h.Algorithm, Policy: h.Policy, Key: h.Key, Now: &now}

@@ -113,3 +113,43 @@ func (p Store) admit(ctx context.Context, g *store.Group, op *store.Op) exec.Cal
 		return exec.ErrAdmitted
 	}
 }
+
+// settleAll ends several reservations, or none. It locks all of them before the row of any key.
+func (p Store) settleAll(ctx context.Context, op *store.Op) error {
+	if p.routed {
+		if err := oneKey(op.Groups); err != nil {
+			return err
+		}
+		p.runner = exec.OneByOne(p.runner)
+	}
+	var refused error
+	err := p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
+		holds, settles := make([]exec.Call, len(op.Ends)), make([]exec.Call, len(op.Ends))
+		for i, one := range op.Ends {
+			one.LockWait = op.LockWait
+			holds[i] = func(tx db.DBTX) (err error) {
+				one.Ended, err = hold(ctx, p.at(tx, one.Key), one)
+				return err
+			}
+			if settles[i] = p.send(ctx, one); p.routed {
+				settles[i] = func(tx db.DBTX) error { return p.end(ctx, tx, one) }
+			}
+		}
+		if err := exec.Together(ctx, tx, holds); err != nil {
+			return statement.AsLocked(ctx, op.LockWait, err)
+		}
+		for _, one := range op.Ends {
+			if refused = found(one, nil); refused == nil {
+				refused = one.Conflict()
+			}
+			if refused != nil {
+				return exec.ErrRolledBack
+			}
+		}
+		return statement.AsLocked(ctx, op.LockWait, exec.Together(ctx, tx, settles))
+	})
+	if err == exec.ErrRolledBack {
+		return refused
+	}
+	return exec.Translate(err, p.tx)
+}

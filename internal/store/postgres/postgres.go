@@ -104,6 +104,8 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 		}
 	case store.Settle:
 		return p.settle(ctx, op)
+	case store.SettleAll:
+		return p.settleAll(ctx, op)
 	case store.Reset:
 		return p.reset(ctx, op)
 	case store.Due:

@@ -135,7 +135,7 @@ func hold(ctx context.Context, tx db.DBTX, op *store.Op) (*store.Ended, error) {
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && row.ForgetAtUs <= row.NowUs && op.State != store.Expired {
 		return nil, nil
 	}
-	return &store.Ended{
+	e := &store.Ended{
 		Reservation: store.Reservation{
 			ReservationID: op.Reservation(),
 			Rules:         algorithm.Rules{Burst: row.Burst, Capacity: row.Capacity, Leak: row.Leak, Tick: row.TickUs, Period: row.PeriodUs},
@@ -143,13 +143,14 @@ func hold(ctx context.Context, tx db.DBTX, op *store.Op) (*store.Ended, error) {
 			EndsAt: row.EndsAtUs, CountedAt: row.CountedAtUs, ExpiresAt: row.ExpiresAtUs,
 		},
 		Now: row.NowUs,
-	}, err
+	}
+	e.Changed = e.Changes(op.State, e.Now)
+	return e, err
 }
 
 // end ends the reservation that hold has locked, and sets the outcome of the op's Ended.
 func (p Store) end(ctx context.Context, tx db.DBTX, op *store.Op) error {
 	e, back := op.Ended, 0.0
-	e.Changed = e.State == store.Open && (op.State != store.Expired || e.ExpiresAt <= e.Now) || e.State == store.Expired && op.State == store.Settled
 	var err error
 	if over := e.Algorithm.Family() == algorithm.Windows && e.EndsAt <= e.Now; e.Changed && op.Units != e.Units && !over {
 		back, err = statement.Call{Context: ctx, Op: op}.Adjust(tx)

@@ -27,6 +27,7 @@ func others() {
 	exec.DistributeMany(Queries.ReservationsDue)
 	exec.Distribute(Queries.ReservationEstimate)
 	exec.Distribute(Queries.ReservationLocked)
+	exec.Distribute(Queries.ReservationHold)
 	exec.Distribute(Queries.ReservationForget)
 	exec.Distribute(Queries.ReservationConfirm)
 	exec.Distribute(exec.WithoutRow(Queries.ReservationsFree))
