@@ -261,8 +261,12 @@ func (p Store) takeOne(ctx context.Context, g *store.Group, count int) exec.Call
 	op := &store.Op{Kind: store.Take, Query: g.Query, Locks: count == 0}
 	op.Count = float64(count)
 	p.setEdges(&op.Query, op.Now)
-	if g.Admission != nil && count > 0 {
+	switch {
+	case g.Admission == nil:
+	case count > 0:
 		return p.admit(ctx, g, op)
+	default:
+		op.BlockFor = 0 // it may have been admitted before
 	}
 	return p.one(ctx, g, op, func(o store.Outcome) { g.Outcome = o })
 }
