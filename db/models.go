@@ -40,9 +40,6 @@ type PglimitBalance struct {
 	NextEndUs      int64
 	LotsMade       int64
 	BlockForUs     int64
-	SpentLot       int64
-	SpentEndUs     int64
-	SpentPriority  int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
 	DecidedAtUs    int64
@@ -55,6 +52,11 @@ type PglimitBalance struct {
 	EndsUs         []int64
 	Priorities     []int64
 	Sources        []string
+	PartNumbers    []int64
+	PartUnits      []float64
+	PartEndsUs     []int64
+	PartPriorities []int64
+	PartSources    []string
 	Policy         string
 	Key            string
 }

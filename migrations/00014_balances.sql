@@ -19,9 +19,6 @@ CREATE TABLE pglimit_balance (
     next_end_us      bigint NOT NULL DEFAULT 9223372036854775807,  -- the first end of a lot
     lots_made        bigint NOT NULL DEFAULT 0,  -- the number of the last lot
     block_for_us     bigint NOT NULL DEFAULT 0,  -- the policy's, as of the last decision
-    spent_lot        bigint NOT NULL DEFAULT 0,  -- the last decision: the first lot that it spent from, or 0
-    spent_end_us     bigint NOT NULL DEFAULT 0,
-    spent_priority   bigint NOT NULL DEFAULT 0,
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
     decided_at_us    bigint NOT NULL DEFAULT 0,
@@ -34,6 +31,11 @@ CREATE TABLE pglimit_balance (
     ends_us          bigint[] NOT NULL DEFAULT '{}',  -- 9223372036854775807: it does not expire
     priorities       bigint[] NOT NULL DEFAULT '{}',
     sources          text[] NOT NULL DEFAULT '{}',    -- what was bought
+    part_numbers     bigint[],  -- the last decision: the lots that it spent from, in their order.
+    part_units       float8[],  -- NULL: the first lot alone, which has units left; or none
+    part_ends_us     bigint[],
+    part_priorities  bigint[],
+    part_sources     text[],
     policy           text COLLATE "C" NOT NULL,
     key              text COLLATE "C" NOT NULL,
     CONSTRAINT pglimit_balance_pkey PRIMARY KEY (policy, key)
@@ -51,13 +53,19 @@ CREATE TYPE pglimit_lots AS (
     lefts       float8[],
     ends_us     bigint[],
     priorities  bigint[],
-    sources     text[]
+    sources     text[],
+    part_numbers    bigint[],  -- given: what was spent of each lot; NULL: nothing
+    part_units      float8[],
+    part_ends_us    bigint[],
+    part_priorities bigint[],
+    part_sources    text[]
 );
 
 -- The bodies of these functions do not name the type: on a shard they run where the search_path has
 -- pg_catalog alone.
 --
--- pglimit_lots_spend drops the lots that have expired at a time and spends from the others. Sums
+-- pglimit_lots_spend drops the lots that have expired at a time and spends from the others. It gives
+-- the part of each. Sums
 -- are of the lots in their order, so that the library computes the same bits.
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_lots_spend(l pglimit_lots, at bigint, spend float8) RETURNS pglimit_lots
@@ -72,15 +80,20 @@ WITH each AS (
            coalesce(sum(e.has) OVER (ORDER BY e.n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0::float8) AS before
     FROM each AS e WHERE e.end_us > $2
 ), spent AS (
-    SELECT v.n, v.number, v.has - GREATEST(0::float8, LEAST(v.has, $3 - v.before)) AS has, v.end_us, v.priority, v.source FROM live AS v
+    SELECT v.n, v.number, v.has, GREATEST(0::float8, LEAST(v.has, $3 - v.before)) AS gave, v.end_us, v.priority, v.source FROM live AS v
 ), kept AS (
-    SELECT s.n, s.number, s.has, s.end_us, s.priority, s.source, row_number() OVER (ORDER BY s.n) AS place
-    FROM spent AS s WHERE s.has > 0::float8 AND ($3 = 0::float8 OR $3 < ($1).units + ($1).later)
+    SELECT s.n, s.number, s.has - s.gave AS has, s.end_us, s.priority, s.source, row_number() OVER (ORDER BY s.n) AS place
+    FROM spent AS s WHERE s.has - s.gave > 0::float8 AND ($3 = 0::float8 OR $3 < ($1).units + ($1).later)
+), parts AS (
+    SELECT pg_catalog.array_agg(s.number ORDER BY s.n) AS numbers, pg_catalog.array_agg(s.gave ORDER BY s.n) AS units, pg_catalog.array_agg(s.end_us ORDER BY s.n) AS ends_us,
+           pg_catalog.array_agg(s.priority ORDER BY s.n) AS priorities, pg_catalog.array_agg(s.source ORDER BY s.n) AS sources
+    FROM spent AS s WHERE s.gave > 0::float8
 )
 SELECT coalesce(sum(k.has) FILTER (WHERE k.place = 1::bigint), 0::float8), coalesce(sum(k.has ORDER BY k.n) FILTER (WHERE k.place > 1::bigint), 0::float8),
            coalesce(min(k.end_us), 9223372036854775807), (SELECT coalesce(sum(e.has ORDER BY e.n), 0::float8) FROM each AS e WHERE e.end_us <= $2),
            coalesce(pg_catalog.array_agg(k.number ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.has ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.end_us ORDER BY k.n), '{}'),
-           coalesce(pg_catalog.array_agg(k.priority ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.source ORDER BY k.n), '{}')
+           coalesce(pg_catalog.array_agg(k.priority ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.source ORDER BY k.n), '{}'),
+           (SELECT p.numbers FROM parts AS p), (SELECT p.units FROM parts AS p), (SELECT p.ends_us FROM parts AS p), (SELECT p.priorities FROM parts AS p), (SELECT p.sources FROM parts AS p)
 FROM kept AS k $$;
 -- +goose StatementEnd
 
@@ -101,7 +114,8 @@ WITH each AS (
 SELECT sum(k.has) FILTER (WHERE k.place = 1::bigint), coalesce(sum(k.has ORDER BY k.place) FILTER (WHERE k.place > 1::bigint), 0::float8),
            min(k.end_us), ($1).expired,
            pg_catalog.array_agg(k.number ORDER BY k.place), pg_catalog.array_agg(k.has ORDER BY k.place), pg_catalog.array_agg(k.end_us ORDER BY k.place),
-           pg_catalog.array_agg(k.priority ORDER BY k.place), pg_catalog.array_agg(k.source ORDER BY k.place)
+           pg_catalog.array_agg(k.priority ORDER BY k.place), pg_catalog.array_agg(k.source ORDER BY k.place),
+           ($1).part_numbers, ($1).part_units, ($1).part_ends_us, ($1).part_priorities, ($1).part_sources
 FROM placed AS k $$;
 -- +goose StatementEnd
 

@@ -34,7 +34,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, sqlc.arg(count)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
-     spent_lot, spent_end_us, spent_priority, updated_at_us, blocked_until_us, decided_at_us) = (
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, pglimit_balance.units - u.spends) END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE pglimit_balance.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE pglimit_balance.next_end_us END, pglimit_balance.total_expired + coalesce((u.l).expired, 0),
@@ -44,15 +44,15 @@ ON CONFLICT (policy, key) DO UPDATE SET
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE pglimit_balance.priorities END,
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE pglimit_balance.sources END,
            pglimit_balance.debt + GREATEST(0, u.spends - u.live), pglimit_balance.total_spent + u.spends,
-           coalesce((coalesce((u.l).numbers, pglimit_balance.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, pglimit_balance.ends_us))[1], 0::bigint),
-               coalesce((coalesce((u.l).priorities, pglimit_balance.priorities))[1], 0::bigint),
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
            u.at, CASE WHEN (-EXCLUDED.block_for_us) < 0 AND pglimit_balance.blocked_until_us <= u.at AND EXCLUDED.capacity - (pglimit_balance.debt - u.live) < EXCLUDED.cost
                    THEN u.at - (-EXCLUDED.block_for_us) ELSE pglimit_balance.blocked_until_us END,
                CASE WHEN pglimit_balance.blocked_until_us > u.at THEN pglimit_balance.decided_at_us ELSE u.at END
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= pglimit_balance.units AND u.spends > 0::float8 AND pglimit_balance.units > 0::float8
                       THEN pglimit_lots_spend(coalesce(u.l, ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources)::pglimit_lots), u.at, u.spends) END AS m
+                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL,
+                                      NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
                 FROM (SELECT u.at, u.l, u.live, CASE WHEN pglimit_balance.blocked_until_us > u.at THEN -1
                             ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (pglimit_balance.debt - u.live)) / EXCLUDED.cost))) END AS granted
@@ -60,11 +60,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
           FROM (SELECT GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN pglimit_balance.next_end_us <= GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us)
                       THEN pglimit_lots_spend(ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources)::pglimit_lots,
+                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
                           GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level, pglimit_balance.spent_lot,
-    pglimit_balance.spent_end_us, pglimit_balance.spent_priority, pglimit_balance.updated_at_us, pglimit_balance.blocked_until_us;
+RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level,
+    coalesce((coalesce(pglimit_balance.part_numbers, pglimit_balance.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(pglimit_balance.part_ends_us, pglimit_balance.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(pglimit_balance.part_priorities, pglimit_balance.priorities))[1], 0)::bigint AS spent_priority, pglimit_balance.updated_at_us,
+           pglimit_balance.blocked_until_us;
 
 -- name: BalanceTakeMany :many
 -- BalanceTakeMany does what BalanceTake does for many keys, each listed at most
@@ -116,7 +119,7 @@ ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
-     spent_lot, spent_end_us, spent_priority, updated_at_us, blocked_until_us, decided_at_us) = (
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
         t.total_expired + coalesce((u.l).expired, 0),
@@ -124,23 +127,25 @@ ON CONFLICT (policy, key) DO UPDATE SET
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
            t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
-           coalesce((coalesce((u.l).numbers, t.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, t.ends_us))[1], 0::bigint),
-               coalesce((coalesce((u.l).priorities, t.priorities))[1], 0::bigint),
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
            u.at, CASE WHEN (-EXCLUDED.block_for_us) < 0 AND t.blocked_until_us <= u.at AND floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost) < EXCLUDED.requested
                    THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
-                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                              u.at, u.spends) END AS m
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL,
+                                      NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
                 FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
                             ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                          GREATEST(t.updated_at_us, EXCLUDED.updated_at_us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-RETURNING t.policy, t.key, t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us;
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.policy, t.key, t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us, t.blocked_until_us;
 
 -- name: BalanceTakeAll :many
 -- BalanceTakeAll does what BalanceTakeMany does, but fails unless every row is
@@ -188,7 +193,7 @@ ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
-     spent_lot, spent_end_us, spent_priority, updated_at_us, blocked_until_us, decided_at_us) = (
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
         t.total_expired + coalesce((u.l).expired, 0),
@@ -196,25 +201,26 @@ ON CONFLICT (policy, key) DO UPDATE SET
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
            t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
-           coalesce((coalesce((u.l).numbers, t.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, t.ends_us))[1], 0::bigint),
-               coalesce((coalesce((u.l).priorities, t.priorities))[1], 0::bigint),
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
            u.at, CASE WHEN (-EXCLUDED.block_for_us) < 0 AND t.blocked_until_us <= u.at AND floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost) < EXCLUDED.requested
                    THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
-                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                              u.at, u.spends) END AS m
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL,
+                                      NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
                 FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
                             ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                          GREATEST(t.updated_at_us, EXCLUDED.updated_at_us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, (t.debt - (t.units + t.later))::float8 AS level,
-    t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us;
+    coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot, coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us, t.blocked_until_us;
 
 -- name: BalanceReserve :one
 -- BalanceReserve does what BalanceTake does. If anything is granted, a row of
@@ -253,7 +259,7 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
-     spent_lot, spent_end_us, spent_priority, updated_at_us, blocked_until_us, decided_at_us) = (
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
         t.total_expired + coalesce((u.l).expired, 0),
@@ -261,23 +267,25 @@ ON CONFLICT (policy, key) DO UPDATE SET
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
            t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
-           coalesce((coalesce((u.l).numbers, t.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, t.ends_us))[1], 0::bigint),
-               coalesce((coalesce((u.l).priorities, t.priorities))[1], 0::bigint),
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
            u.at, CASE WHEN (-EXCLUDED.block_for_us) < 0 AND t.blocked_until_us <= u.at AND EXCLUDED.capacity - (t.debt - u.live) < EXCLUDED.cost
                    THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
-                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                              u.at, u.spends) END AS m
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL,
+                                      NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
                 FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
                             ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                          GREATEST(t.updated_at_us, EXCLUDED.updated_at_us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
@@ -309,7 +317,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, sqlc.arg(units)::float8, sqlc.arg(un
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
-     spent_lot, spent_end_us, spent_priority, updated_at_us) = (
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, pglimit_balance.units - u.spends) END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE pglimit_balance.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE pglimit_balance.next_end_us END, pglimit_balance.total_expired + coalesce((u.l).expired, 0),
@@ -319,24 +327,27 @@ ON CONFLICT (policy, key) DO UPDATE SET
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE pglimit_balance.priorities END,
                CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE pglimit_balance.sources END,
            pglimit_balance.debt + GREATEST(0, u.spends - u.live), pglimit_balance.total_spent + u.spends,
-           coalesce((coalesce((u.l).numbers, pglimit_balance.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, pglimit_balance.ends_us))[1], 0::bigint),
-               coalesce((coalesce((u.l).priorities, pglimit_balance.priorities))[1], 0::bigint),
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
            u.at
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= pglimit_balance.units AND u.spends > 0::float8 AND pglimit_balance.units > 0::float8
                       THEN pglimit_lots_spend(coalesce(u.l, ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources)::pglimit_lots), u.at, u.spends) END AS m
+                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL,
+                                      NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, u.granted AS spends
                 FROM (SELECT u.at, u.l, u.live, EXCLUDED.requested AS granted
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, pglimit_balance.units) + coalesce((u.l).later, pglimit_balance.later) AS live
           FROM (SELECT GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN pglimit_balance.next_end_us <= GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us)
                       THEN pglimit_lots_spend(ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources)::pglimit_lots,
+                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
                           GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level, pglimit_balance.spent_lot,
-    pglimit_balance.spent_end_us, pglimit_balance.spent_priority, pglimit_balance.updated_at_us, pglimit_balance.blocked_until_us;
+RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level,
+    coalesce((coalesce(pglimit_balance.part_numbers, pglimit_balance.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(pglimit_balance.part_ends_us, pglimit_balance.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(pglimit_balance.part_priorities, pglimit_balance.priorities))[1], 0)::bigint AS spent_priority, pglimit_balance.updated_at_us,
+           pglimit_balance.blocked_until_us;
 
 -- name: BalanceGrant :one
 -- BalanceGrant adds units. They pay the debt, and the rest is a lot that ends at end_us.
@@ -389,8 +400,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     FROM (SELECT u.at, u.l, u.pays, u.granted,
                  CASE WHEN u.granted > 0::float8 AND EXCLUDED.requested > u.pays
                       THEN pglimit_lots_add(coalesce(u.l, ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources)::pglimit_lots),
-                              pglimit_balance.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1], EXCLUDED.sources[1])
+                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL,
+                                      NULL)::pglimit_lots), pglimit_balance.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1],
+                              EXCLUDED.sources[1])
                       ELSE u.l END AS m
           FROM (SELECT u.at, u.l, u.pays,
                        CASE WHEN EXCLUDED.granted < 0::float8 OR EXCLUDED.ends_us[1] <= u.at THEN -2
@@ -401,11 +413,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
           FROM (SELECT GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN pglimit_balance.next_end_us <= GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us)
                       THEN pglimit_lots_spend(ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources)::pglimit_lots,
+                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
                           GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level, pglimit_balance.spent_lot,
-    pglimit_balance.spent_end_us, pglimit_balance.spent_priority, pglimit_balance.updated_at_us, pglimit_balance.blocked_until_us;
+RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level, pglimit_balance.updated_at_us,
+    pglimit_balance.blocked_until_us;
 
 -- name: BalanceGrantOnce :one
 -- BalanceGrantOnce does what BalanceGrant does, and remembers its idempotency key in a row
@@ -461,8 +473,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
            u.at
     FROM (SELECT u.at, u.l, u.pays, u.granted,
                  CASE WHEN u.granted > 0::float8 AND EXCLUDED.requested > u.pays
-                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                              t.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1], EXCLUDED.sources[1])
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL,
+                                      NULL, NULL)::pglimit_lots), t.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1], EXCLUDED.sources[1])
                       ELSE u.l END AS m
           FROM (SELECT u.at, u.l, u.pays,
                        CASE WHEN EXCLUDED.granted < 0::float8 OR EXCLUDED.ends_us[1] <= u.at THEN -2
@@ -472,9 +484,10 @@ ON CONFLICT (policy, key) DO UPDATE SET
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                          GREATEST(t.updated_at_us, EXCLUDED.updated_at_us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
 ), remembered AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
@@ -486,7 +499,7 @@ SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'balance', sqlc.arg(policy)::t
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
-SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t;
 
 -- name: BalanceRefund :one
 -- BalanceRefund gives units back, at most those spent: to the debt, then to the lot that is
@@ -511,8 +524,8 @@ UPDATE pglimit_balance AS t SET
            t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
     FROM (SELECT u.l, u.back, u.pays, u.number,
                  CASE WHEN u.back > u.pays
-                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                              u.number, u.back - u.pays,
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL,
+                                      NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
                                coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], 9223372036854775807),
                                coalesce((coalesce((u.l).priorities, t.priorities))[u.n], 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'refund'::text))
                       ELSE u.l END AS m
@@ -522,12 +535,13 @@ UPDATE pglimit_balance AS t SET
                       FROM (SELECT u.l, LEAST(c.units, t.total_spent) AS back
                             FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                          GREATEST(t.updated_at_us, c.us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
-RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
 )
 SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -558,8 +572,8 @@ UPDATE pglimit_balance AS t SET
            t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
     FROM (SELECT u.l, u.back, u.pays, u.number,
                  CASE WHEN u.back > u.pays
-                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                              u.number, u.back - u.pays,
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL,
+                                      NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
                                coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], CASE WHEN c.lot > 0::bigint THEN c.end_us END, 9223372036854775807),
                                coalesce((coalesce((u.l).priorities, t.priorities))[u.n], c.priority, 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'undo'::text))
                       ELSE u.l END AS m
@@ -571,13 +585,14 @@ UPDATE pglimit_balance AS t SET
                       FROM (SELECT u.l, CASE WHEN c.lot > 0::bigint AND c.end_us <= u.at THEN 0 ELSE LEAST(c.units, t.total_spent) END AS back
                             FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                          GREATEST(t.updated_at_us, c.us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us >= sqlc.arg(counted_at_us)::bigint THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
-RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
 )
 SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -595,9 +610,9 @@ FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.un
           FROM (SELECT GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint,
                               (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                          GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)),
-                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint,
+                                  (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
 -- name: BalanceLocked :many
@@ -794,9 +809,9 @@ FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.un
           FROM (SELECT GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint,
                               (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                          GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)),
-                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint,
+                                  (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h

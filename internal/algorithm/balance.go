@@ -27,7 +27,7 @@ type Account struct {
 	Debt                    float64 // spent without units
 	Granted, Spent, Expired float64
 	Made                    int64 // the number of the last lot
-	From                    Spent // of the last decision
+	Parts                   []Lot // the last decision: what it spent of each lot, in their order
 }
 
 // Spent is the first lot that a decision spent from. Its Lot is 0 if it made a debt alone.
@@ -85,23 +85,19 @@ func (b *Account) Deny(_ *Rules, _, at int64) { b.expire(at) }
 
 // Put spends units, which the debt may grow by.
 func (b *Account) Put(_ int64, units float64) {
-	b.From = Spent{}
-	if len(b.Lots) > 0 {
-		b.From = Spent{b.Lots[0].Number, b.Lots[0].Ends, b.Lots[0].Priority}
-	}
-	b.Spent += units
 	all := left(b.Lots)
-	b.Debt += max(0, units-all)
-	if units >= all {
-		b.Lots = nil
-		return
-	}
+	b.Spent, b.Debt = b.Spent+units, b.Debt+max(0, units-all)
 	before, kept := 0.0, make([]Lot, 0, len(b.Lots))
+	b.Parts = nil
 	for _, l := range b.Lots {
-		rest := l.Left - max(0, min(l.Left, units-before))
+		part := l
+		part.Left = max(0, min(l.Left, units-before))
 		before += l.Left
-		if l.Left = rest; rest > 0 {
+		if l.Left -= part.Left; l.Left > 0 && units < all {
 			kept = append(kept, l)
+		}
+		if part.Left > 0 {
+			b.Parts = append(b.Parts, part)
 		}
 	}
 	b.Lots = kept
@@ -205,13 +201,19 @@ func (b *Account) Clone() State {
 }
 
 func (b *Account) Seen(_ *Rules, _, at int64, _, _ float64) View {
-	return AccountView{b.Used(nil, at, at), b.From}
+	v := AccountView{Units: b.Used(nil, at, at), Parts: b.Parts}
+	if len(b.Parts) > 0 {
+		v.From = Spent{b.Parts[0].Number, b.Parts[0].Ends, b.Parts[0].Priority}
+	}
+	return v
 }
 
-// AccountView is the debt less the units left, and what the last decision spent from.
+// AccountView is the debt less the units left, and what the last decision spent from. Only a State
+// knows its Parts.
 type AccountView struct {
 	Units float64
 	From  Spent
+	Parts []Lot
 }
 
 func (v AccountView) Level(*Rules, int64) float64 { return v.Units }

@@ -2259,7 +2259,7 @@ BEGIN
             UPDATE pglimit_balance AS t SET
                 cost = request.cost::float8, requested = request.count::float8, capacity = request.capacity::float8, block_for_us = (-(-request.block_for_us::bigint)),
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
-                 spent_lot, spent_end_us, spent_priority, updated_at_us, blocked_until_us, decided_at_us) = (
+                 part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
                 SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
                     CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
                     CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
@@ -2269,15 +2269,15 @@ BEGIN
                            CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
                            CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
                        t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
-                       coalesce((coalesce((u.l).numbers, t.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, t.ends_us))[1], 0::bigint),
-                           coalesce((coalesce((u.l).priorities, t.priorities))[1], 0::bigint),
+                       (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
                        u.at, CASE WHEN (-(-(-request.block_for_us::bigint))) < 0 AND t.blocked_until_us <= u.at AND request.capacity::float8 - (t.debt - u.live) < request.cost::float8
                                THEN u.at - (-(-(-request.block_for_us::bigint))) ELSE t.blocked_until_us END,
                            CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
                 FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                              CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
                                   THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                                  t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots), u.at, u.spends) END AS m
+                                                  t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                                  NULL)::pglimit_lots), u.at, u.spends) END AS m
                       FROM (SELECT u.at, u.l, u.live, u.granted, request.cost::float8 * GREATEST(0, u.granted) AS spends
                             FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
                                         ELSE GREATEST(0, LEAST(request.count::float8, floor((request.capacity::float8 - (t.debt - u.live)) / request.cost::float8))) END AS granted
@@ -2285,12 +2285,15 @@ BEGIN
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
                                   THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                          t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                          t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
                                       GREATEST(t.updated_at_us, request.now_us),
                                       0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
             WHERE t.policy = request.policy AND t.key = request.key
-            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
-                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level,
+                coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+                coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+                   coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us,
+                       t.blocked_until_us
             INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
             EXIT WHEN FOUND;
             INSERT INTO pglimit_balance AS t
@@ -2305,8 +2308,11 @@ BEGIN
                    -(-request.block_for_us::bigint), request.now_us
                             + request.lifetime_us::bigint)
             ON CONFLICT (policy, key) DO NOTHING
-            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
-                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level,
+                coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+                coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+                   coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us,
+                       t.blocked_until_us
             INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
             EXIT WHEN FOUND;
         END LOOP;
@@ -2316,7 +2322,7 @@ BEGIN
             UPDATE pglimit_balance AS t SET
                 cost = 1, requested = request.units::float8, capacity = request.capacity::float8, block_for_us = (-(0::bigint)),
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
-                 spent_lot, spent_end_us, spent_priority, updated_at_us) = (
+                 part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us) = (
                 SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
                     CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
                     CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
@@ -2326,25 +2332,28 @@ BEGIN
                            CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
                            CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
                        t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
-                       coalesce((coalesce((u.l).numbers, t.numbers))[1], 0::bigint), coalesce((coalesce((u.l).ends_us, t.ends_us))[1], 0::bigint),
-                           coalesce((coalesce((u.l).priorities, t.priorities))[1], 0::bigint),
+                       (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
                        u.at
                 FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                              CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
                                   THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                                  t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots), u.at, u.spends) END AS m
+                                                  t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                                  NULL)::pglimit_lots), u.at, u.spends) END AS m
                       FROM (SELECT u.at, u.l, u.live, u.granted, u.granted AS spends
                             FROM (SELECT u.at, u.l, u.live, request.units::float8 AS granted
                                   FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
                                   THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                          t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                          t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
                                       GREATEST(t.updated_at_us, request.now_us),
                                       0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
             WHERE t.policy = request.policy AND t.key = request.key
-            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
-                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level,
+                coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+                coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+                   coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us,
+                       t.blocked_until_us
             INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
             EXIT WHEN FOUND;
             INSERT INTO pglimit_balance AS t
@@ -2354,8 +2363,11 @@ BEGIN
                    0,
                    -(0::bigint), request.now_us + request.lifetime_us::bigint)
             ON CONFLICT (policy, key) DO NOTHING
-            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
-                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level,
+                coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+                coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+                   coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us,
+                       t.blocked_until_us
             INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
             EXIT WHEN FOUND;
         END LOOP;
@@ -2378,11 +2390,12 @@ BEGIN
                 FROM (SELECT u.at, u.l, u.pays, u.granted,
                              CASE WHEN u.granted > 0::float8 AND (-(-request.units::float8)) > u.pays
                                   THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                                  t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                                          t.lots_made + 1, (-(-request.units::float8)) - u.pays, (CASE WHEN request.end_us::bigint > request.now_us
+                                                  t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                                  NULL)::pglimit_lots), t.lots_made + 1, (-(-request.units::float8)) - u.pays, (CASE WHEN request.end_us::bigint > request.now_us
                            THEN ARRAY[request.end_us::bigint] ELSE '{}' END)[1], (CASE
                            WHEN request.end_us::bigint > request.now_us
-                           THEN ARRAY[request.priority::bigint] ELSE '{}' END)[1], (CASE
+                           THEN ARRAY[request.priority::bigint] ELSE '{}' END)[1],
+                                          (CASE
                            WHEN request.end_us::bigint > request.now_us
                            THEN ARRAY[request.source::text] ELSE '{}' END)[1])
                                   ELSE u.l END AS m
@@ -2397,13 +2410,13 @@ BEGIN
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
                                   THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                          t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
+                                          t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
                                       GREATEST(t.updated_at_us, request.now_us),
                                       0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
             WHERE t.policy = request.policy AND t.key = request.key
-            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
-                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
-            INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us,
+                t.blocked_until_us
+            INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
             EXIT WHEN FOUND;
             INSERT INTO pglimit_balance AS t
                    (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
@@ -2430,9 +2443,9 @@ BEGIN
                    request.now_us, 0,
                        request.now_us + request.lifetime_us::bigint)
             ON CONFLICT (policy, key) DO NOTHING
-            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot,
-                t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
-            INTO request.granted, request.level, request.spent_lot, request.spent_end_us, request.spent_priority, request.updated_at_us, request.blocked_until_us;
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us,
+                t.blocked_until_us
+            INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
             EXIT WHEN FOUND;
         END LOOP;
     ELSIF request.statement = 'refund' THEN
@@ -2450,8 +2463,8 @@ BEGIN
                    t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
             FROM (SELECT u.l, u.back, u.pays, u.number,
                          CASE WHEN u.back > u.pays
-                              THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots),
-                                      u.number, u.back - u.pays,
+                              THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL,
+                                              NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
                                        coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], 9223372036854775807),
                                        coalesce((coalesce((u.l).priorities, t.priorities))[u.n], 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'refund'::text))
                               ELSE u.l END AS m
@@ -2461,12 +2474,13 @@ BEGIN
                               FROM (SELECT u.l, LEAST(c.units, t.total_spent) AS back
                                     FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
                   FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
-                              THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                                  GREATEST(t.updated_at_us, c.us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+                              THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                      NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                                  0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
         WHERE t.policy = request.policy AND t.key = request.key
-        RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us
+        RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -2480,9 +2494,8 @@ BEGIN
             FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
-                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                                      GREATEST(t.updated_at_us, request.now_us),
-                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                          NULL)::pglimit_lots, GREATEST(t.updated_at_us, request.now_us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
         ELSIF request.statement = 'usage' THEN
@@ -2503,9 +2516,8 @@ BEGIN
             FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
-                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources)::pglimit_lots,
-                                      GREATEST(t.updated_at_us, request.now_us),
-                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                          NULL)::pglimit_lots, GREATEST(t.updated_at_us, request.now_us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
             WHERE t.policy = request.policy AND t.key = request.key
             ) AS s,
             LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
