@@ -83,7 +83,7 @@ ON CONFLICT (policy, key) DO UPDATE SET
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= pglimit_balance.units AND u.spends > 0::float8 AND pglimit_balance.units > 0::float8
                       THEN pglimit_lots_spend(coalesce(u.l, ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL,
+                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, 0::float8, NULL, NULL, NULL, NULL,
                                       NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, u.granted AS spends
                 FROM (SELECT u.at, u.l, u.live, EXCLUDED.requested AS granted
@@ -91,8 +91,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
           FROM (SELECT GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN pglimit_balance.next_end_us <= GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us)
                       THEN pglimit_lots_spend(ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
-                          GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
+                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, 0::float8, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
 RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level,
     coalesce((coalesce(pglimit_balance.part_numbers, pglimit_balance.numbers))[1], 0)::bigint AS spent_lot,
@@ -191,9 +191,10 @@ FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.un
           FROM (SELECT GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, coalesce($1::bigint,
                               (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, coalesce($1::bigint,
-                                  (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us,
+                              coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
 WHERE t.policy = $2 AND t.key = $3
 `
 
@@ -272,7 +273,7 @@ ON CONFLICT (policy, key) DO UPDATE SET
     FROM (SELECT u.at, u.l, u.pays, u.granted,
                  CASE WHEN u.granted > 0::float8 AND EXCLUDED.requested > u.pays
                       THEN pglimit_lots_add(coalesce(u.l, ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL,
+                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, 0::float8, NULL, NULL, NULL, NULL,
                                       NULL)::pglimit_lots), pglimit_balance.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1],
                               EXCLUDED.sources[1])
                       ELSE u.l END AS m
@@ -285,8 +286,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
           FROM (SELECT GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN pglimit_balance.next_end_us <= GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us)
                       THEN pglimit_lots_spend(ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
-                          GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
+                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, 0::float8, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
 RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level, pglimit_balance.updated_at_us,
     pglimit_balance.blocked_until_us
@@ -389,8 +390,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
            u.at
     FROM (SELECT u.at, u.l, u.pays, u.granted,
                  CASE WHEN u.granted > 0::float8 AND EXCLUDED.requested > u.pays
-                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL,
-                                      NULL, NULL)::pglimit_lots), t.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1], EXCLUDED.sources[1])
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), t.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1],
+                              EXCLUDED.sources[1])
                       ELSE u.l END AS m
           FROM (SELECT u.at, u.l, u.pays,
                        CASE WHEN EXCLUDED.granted < 0::float8 OR EXCLUDED.ends_us[1] <= u.at THEN -2
@@ -400,8 +402,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
 RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
 ), remembered AS (
@@ -651,8 +653,8 @@ UPDATE pglimit_balance AS t SET
            t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
     FROM (SELECT u.l, u.back, u.pays, u.number,
                  CASE WHEN u.back > u.pays
-                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL,
-                                      NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
                                coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], 9223372036854775807),
                                coalesce((coalesce((u.l).priorities, t.priorities))[u.n], 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'refund'::text))
                       ELSE u.l END AS m
@@ -662,8 +664,8 @@ UPDATE pglimit_balance AS t SET
                       FROM (SELECT u.l, LEAST(c.units, t.total_spent) AS back
                             FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
@@ -752,29 +754,33 @@ ON CONFLICT (policy, key) DO UPDATE SET
                    THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
-                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL,
-                                      NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
                 FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
                             ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
 RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
     coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
-       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us, t.blocked_until_us
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, 
+       coalesce(t.part_numbers, t.numbers[:1]) AS part_numbers, coalesce(t.part_units, ARRAY[t.cost * t.granted]) AS part_units,
+           coalesce(t.part_ends_us, t.ends_us[:1]) AS part_ends_us,
+       coalesce(t.part_priorities, t.priorities[:1]) AS part_priorities, coalesce(t.part_sources, t.sources[:1]) AS part_sources, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
        (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
-        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us,
+            part_priorities, part_sources)
 SELECT $13::text, $14::text, 'balance', $1::text, $2::text, $12::text,
        $3::float8 * t.granted, $3::float8 * t.granted, $15::float8, $16::float8, $6::float8,
        t.updated_at_us, t.updated_at_us + $17::bigint, t.updated_at_us + $17::bigint + $18::bigint,
        t.level, 0, 1, 0, 0, t.updated_at_us, $19::float8,
-       CASE WHEN t.granted = $4::float8 THEN $20::float8 END
+       CASE WHEN t.granted = $4::float8 THEN $20::float8 END, part_numbers, part_units, part_ends_us, part_priorities, part_sources
 FROM taken AS t
 WHERE t.granted > 0::float8
 )
@@ -903,6 +909,170 @@ func (q *Queries) BalanceReset(ctx context.Context, db DBTX, arg BalanceResetPar
 	return result.RowsAffected(), nil
 }
 
+const BalanceSettle = `-- name: BalanceSettle :one
+WITH reservation AS MATERIALIZED (
+    SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+               coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           (h.state = 'open' AND ($5::text <> 'expired'
+                       OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            OR h.state = 'expired' AND $5::text = 'settled') AS changes
+    FROM pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND h.algorithm = 'balance'
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR $5::text = 'expired')
+      AND CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE true END
+    FOR UPDATE OF h
+), counted AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, granted, debt, capacity, total_spent, part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us,
+               expires_at_us)
+SELECT $1, $2, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, GREATEST(0, h.actual - h.units), h.part_numbers, h.part_units,
+    h.part_ends_us, h.part_priorities, h.part_sources,
+       h.now_us, 0, h.now_us
+FROM reservation AS h
+WHERE h.changes AND h.actual <> h.units
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made, updated_at_us) = (
+    SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0) + u.lost,
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - u.paid + GREATEST(0, u.excess - u.live), t.total_spent - u.back + u.excess,
+               t.lots_made + CASE WHEN pg_catalog.array_position((u.m).numbers, t.lots_made + 1) IS NOT NULL THEN 1 ELSE 0 END,
+           u.at
+    FROM (SELECT u.at, u.l, u.live, u.back, u.excess, u.m, CASE WHEN u.back > 0::float8 THEN (u.m).expired ELSE 0 END AS lost,
+            CASE WHEN u.back > 0::float8 THEN (u.m).paid ELSE 0 END AS paid
+          FROM (SELECT u.at, u.l, u.live, u.back, u.excess,
+                       CASE WHEN u.back > 0::float8 THEN pglimit_lots_return(coalesce(u.l,
+                                       ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
+                                           NULL)::pglimit_lots), u.at, GREATEST(EXCLUDED.granted, EXCLUDED.cost - t.total_spent), t.debt, t.lots_made + 1,
+                                     EXCLUDED.part_numbers, EXCLUDED.part_units, EXCLUDED.part_ends_us, EXCLUDED.part_priorities, EXCLUDED.part_sources)
+                            WHEN u.excess > 0::float8 AND u.live > 0::float8 THEN pglimit_lots_spend(coalesce(u.l,
+                                        ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
+                                            NULL)::pglimit_lots), u.at, u.excess)
+                            ELSE u.l END AS m
+                FROM (SELECT u.at, u.l, u.live, LEAST(GREATEST(0, EXCLUDED.cost - EXCLUDED.granted), t.total_spent) AS back, GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) AS excess
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
+), ended AS (
+UPDATE pglimit_reservation AS h SET
+    state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
+    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+FROM reservation AS b LEFT JOIN counted AS t ON true
+WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
+)
+SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
+       h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
+       (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
+       coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
+       coalesce(t.level, r.debt - (SELECT coalesce((s.l).units + (s.l).later, r.units + r.later)
+                            FROM (SELECT CASE WHEN r.next_end_us <= GREATEST(r.updated_at_us, h.now_us)
+                                        THEN pglimit_lots_spend(ROW(r.units, r.later, r.next_end_us, 0::float8, r.numbers, r.lefts, r.ends_us, r.priorities, r.sources, 0::float8,
+                                                NULL, NULL, NULL, NULL, NULL)::pglimit_lots, GREATEST(r.updated_at_us, h.now_us), 0::float8) END AS l OFFSET 0) AS s),
+                                0)::float8 AS level,
+       0::float8 AS previous, 0::bigint AS at_us, 0::bigint AS window_us
+FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_balance AS r ON r.policy = $1 AND r.key = $2
+`
+
+type BalanceSettleParams struct {
+	Policy      string
+	Key         string
+	NowUs       *int64
+	Units       float64
+	State       string
+	ID          string
+	LockTimeout string
+	Commit      string
+}
+
+type BalanceSettleRow struct {
+	State          string
+	Reserved       float64
+	UnitsBefore    float64
+	Changes        bool
+	LimitUnits     float64
+	Burst          float64
+	Capacity       float64
+	Leak           float64
+	TickUs         int64
+	PeriodUs       int64
+	NowUs          int64
+	ExpiresAtUs    int64
+	Freed          bool
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+	Level          float64
+	Previous       float64
+	AtUs           int64
+	WindowUs       int64
+}
+
+// BalanceSettle ends a reservation. units stay counted: 0 to cancel or expire it.
+// state is its new state. A cancelled or expired reservation gives up its
+// idempotency key. The statement changes rows only if the reservation
+//   - is open, and for 'expired' its time is over; or
+//   - has expired and is settled late.
+//
+// changes reports whether it does; units_before returns the units counted before.
+// Every Settle locks the reservation before the key's row, so two cannot deadlock.
+//
+// level and the other columns of the key's state are as of updated_at_us: after the
+// change or, if the key's row did not change, as read.
+//
+// Units go back to the lots that the reservation took them from, the last first, as
+// pglimit_lots_return has it. Units spent beyond the reservation are spent from the lots
+// there are, and without any the debt grows.
+//
+// Index: the primary keys. Locks the reservation and the key's row until the
+// transaction ends. Returns no row if the reservation does not exist.
+func (q *Queries) BalanceSettle(ctx context.Context, db DBTX, arg BalanceSettleParams) (BalanceSettleRow, error) {
+	row := db.QueryRow(ctx, BalanceSettle,
+		arg.Policy,
+		arg.Key,
+		arg.NowUs,
+		arg.Units,
+		arg.State,
+		arg.ID,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	var i BalanceSettleRow
+	err := row.Scan(
+		&i.State,
+		&i.Reserved,
+		&i.UnitsBefore,
+		&i.Changes,
+		&i.LimitUnits,
+		&i.Burst,
+		&i.Capacity,
+		&i.Leak,
+		&i.TickUs,
+		&i.PeriodUs,
+		&i.NowUs,
+		&i.ExpiresAtUs,
+		&i.Freed,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+		&i.Level,
+		&i.Previous,
+		&i.AtUs,
+		&i.WindowUs,
+	)
+	return i, err
+}
+
 const BalanceSweep = `-- name: BalanceSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, CASE WHEN t.total_granted = 0::float8 AND t.total_spent = 0::float8 THEN GREATEST(t.updated_at_us, t.blocked_until_us)
@@ -999,7 +1169,7 @@ ON CONFLICT (policy, key) DO UPDATE SET
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= pglimit_balance.units AND u.spends > 0::float8 AND pglimit_balance.units > 0::float8
                       THEN pglimit_lots_spend(coalesce(u.l, ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL,
+                                      pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, 0::float8, NULL, NULL, NULL, NULL,
                                       NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
                 FROM (SELECT u.at, u.l, u.live, CASE WHEN pglimit_balance.blocked_until_us > u.at THEN -1
@@ -1008,8 +1178,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
           FROM (SELECT GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN pglimit_balance.next_end_us <= GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us)
                       THEN pglimit_lots_spend(ROW(pglimit_balance.units, pglimit_balance.later, pglimit_balance.next_end_us, 0::float8, pglimit_balance.numbers,
-                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
-                          GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
+                              pglimit_balance.lefts, pglimit_balance.ends_us, pglimit_balance.priorities, pglimit_balance.sources, 0::float8, NULL, NULL, NULL, NULL,
+                              NULL)::pglimit_lots, GREATEST(pglimit_balance.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
 RETURNING pglimit_balance.granted, (pglimit_balance.debt - (pglimit_balance.units + pglimit_balance.later))::float8 AS level,
     coalesce((coalesce(pglimit_balance.part_numbers, pglimit_balance.numbers))[1], 0)::bigint AS spent_lot,
@@ -1137,16 +1307,16 @@ ON CONFLICT (policy, key) DO UPDATE SET
                    THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
-                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL,
-                                      NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
                 FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
                             ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, (t.debt - (t.units + t.later))::float8 AS level,
@@ -1279,16 +1449,16 @@ ON CONFLICT (policy, key) DO UPDATE SET
                    THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
     FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                  CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
-                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL,
-                                      NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
           FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
                 FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
                             ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
                       FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
 RETURNING t.policy, t.key, t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
     coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
@@ -1425,8 +1595,8 @@ UPDATE pglimit_balance AS t SET
            t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
     FROM (SELECT u.l, u.back, u.pays, u.number,
                  CASE WHEN u.back > u.pays
-                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL,
-                                      NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
                                coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], CASE WHEN c.lot > 0::bigint THEN c.end_us END, 9223372036854775807),
                                coalesce((coalesce((u.l).priorities, t.priorities))[u.n], c.priority, 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'undo'::text))
                       ELSE u.l END AS m
@@ -1438,8 +1608,8 @@ UPDATE pglimit_balance AS t SET
                       FROM (SELECT u.l, CASE WHEN c.lot > 0::bigint AND c.end_us <= u.at THEN 0 ELSE LEAST(c.units, t.total_spent) END AS back
                             FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
           FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us >= $8::bigint THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
@@ -1520,9 +1690,10 @@ FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.un
           FROM (SELECT GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) AS at,
                   CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, coalesce($1::bigint,
                               (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                              NULL)::pglimit_lots, GREATEST(t.updated_at_us, coalesce($1::bigint,
-                                  (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us,
+                              coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
 WHERE t.policy = $2 AND t.key = $3
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h

@@ -112,8 +112,6 @@ func validateBalanceVerb(v *verb, in *Request) error {
 		return fmt.Errorf("%w: Grant on %s: it needs a policy of %s", store.ErrUnsupported, in.Policy.Algorithm, Balance)
 	case !balance:
 		return nil
-	case v.kind == store.Reserve:
-		return fmt.Errorf("%w: %s on %s: use AllowN, and Refund what was not spent", store.ErrUnsupported, v.name, Balance)
 	case in.Floor != 0:
 		return store.Invalid("Floor", amount(in.Floor), "is a share of a burst, which a balance has none of: leave it 0")
 	}
@@ -144,7 +142,7 @@ func (p Policy) validateBalance() error {
 
 // stand sets what a Usage says of a balance.
 func (u *Usage) stand(a *algorithm.Account) {
-	u.Spent, u.Granted, u.Expired, u.Debt = a.Spent, a.Granted, a.Expired, a.Debt
+	u.Spent, u.Granted, u.Expired, u.Debt = a.Spent-u.Reserved, a.Granted, a.Expired, a.Debt
 	for _, l := range a.Lots {
 		lot := Lot{Number: l.Number, Units: l.Left, Priority: int(l.Priority), Source: l.Source}
 		if l.Ends != algorithm.Never {

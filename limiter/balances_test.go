@@ -48,43 +48,91 @@ func (p *purse) grant(units, priority int, ends time.Time) {
 	}
 }
 
-func (p *purse) spend(units int) {
-	far := time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+// inOrder compares coins by when they are spent.
+func inOrder(a, b coin) int {
+	ends := func(c coin) time.Time {
+		if c.ends.IsZero() {
+			return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+		}
+		return c.ends
+	}
+	return cmp.Or(cmp.Compare(a.priority, b.priority), ends(a).Compare(ends(b)), cmp.Compare(a.lot, b.lot))
+}
+
+// spend returns the coins that it takes, in their order: the zero coin for each unit that is owed.
+func (p *purse) spend(units int) (taken []coin) {
 	p.spent += units
 	for range units {
 		if len(p.coins) == 0 {
 			p.owed++
+			taken = append(taken, coin{})
 			continue
 		}
-		best := slices.MinFunc(p.coins, func(a, b coin) int {
-			ends := func(c coin) time.Time {
-				if c.ends.IsZero() {
-					return far
-				}
-				return c.ends
-			}
-			return cmp.Or(cmp.Compare(a.priority, b.priority), ends(a).Compare(ends(b)), cmp.Compare(a.lot, b.lot))
-		})
+		best := slices.MinFunc(p.coins, inOrder)
 		p.coins = slices.Delete(p.coins, slices.Index(p.coins, best), slices.Index(p.coins, best)+1)
+		taken = append(taken, best)
+	}
+	return taken
+}
+
+// settle gives back what was taken but for the first units, the last coin first, or spends more.
+func (p *purse) settle(taken []coin, units int, now time.Time) {
+	p.spend(max(0, units-len(taken)))
+	for _, c := range slices.Backward(taken[min(units, len(taken)):]) {
+		p.spent--
+		switch {
+		case c.lot > 0 && !c.ends.IsZero() && !now.Before(c.ends):
+			p.expired++
+		case p.owed > 0:
+			p.owed--
+		case c.lot > 0:
+			p.coins = append(p.coins, c)
+		case len(p.coins) > 0:
+			p.coins = append(p.coins, slices.MaxFunc(p.coins, inOrder))
+		default:
+			p.lots++
+			p.coins = append(p.coins, coin{lot: p.lots})
+		}
 	}
 }
 
+// hold is a reservation of a naive balance. Without an id it has ended.
+type hold struct {
+	id    string
+	until time.Time
+	taken []coin // nil: it has expired, and was given back
+}
+
 // TestBalanceAsCoins: a balance is a heap of single units, of which the one of the lowest
-// priority is spent first, then the one that expires first, then the oldest. What was granted and
-// is owed is what is left, was spent and has expired, at every moment.
+// priority is spent first, then the one that expires first, then the oldest. A reservation gives its
+// units back in reverse. What was granted and is owed is what is left, was spent, is reserved and
+// has expired, at every moment.
 func TestBalanceAsCoins(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(200) {
+	for seed := range uint64(400) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		l := NewMemory(&Config{Now: func() time.Time { return now }})
-		p, coins := prepaid, &purse{}
+		p, coins, all := prepaid, &purse{}, []*hold(nil)
 		p.Overdraft = float64(random.IntN(3) * 5)
+		fit := func(units int) bool { return units <= len(coins.coins)+int(p.Overdraft)-coins.owed }
+		fits := func(units int) bool { // a denial gives back what has expired
+			if fit(units) {
+				return true
+			}
+			for _, h := range all { // the first to expire first
+				if h.id != "" && h.taken != nil && !now.Before(h.until) {
+					coins.settle(h.taken, 0, now)
+					h.taken = nil
+				}
+			}
+			return fit(units)
+		}
 		for step := range 60 {
 			now = now.Add(time.Duration(random.IntN(4)) * time.Second)
 			coins.at(now)
-			units, fits := 1+random.IntN(12), false
-			switch random.IntN(4) {
+			units := 1 + random.IntN(12)
+			switch random.IntN(7) {
 			case 0:
 				o := GrantOptions{Priority: random.IntN(3) - 1}
 				if random.IntN(2) == 0 {
@@ -95,24 +143,59 @@ func TestBalanceAsCoins(t *testing.T) {
 			case 1:
 				coins.spend(units)
 				must.OK(l.Charge(t.Context(), p, "k", float64(units)))(t)
+			case 2, 3:
+				until := now.Add(time.Duration(1+random.IntN(8))*time.Second + time.Duration(step)*time.Microsecond)
+				ok := fits(units)
+				h := must.OK(l.Reserve(t.Context(), p.Request("k", float64(units)), until.Sub(now)))(t)
+				if h.Result.Allowed != ok {
+					t.Fatalf("seed %d, step %d: %+v for %d of %+v", seed, step, h, units, coins)
+				}
+				if ok {
+					all = append(all, &hold{h.ID, until, coins.spend(units)})
+					slices.SortStableFunc(all, func(a, b *hold) int { return a.until.Compare(b.until) })
+				}
+			case 4, 5:
+				if len(all) == 0 {
+					continue
+				}
+				h := all[random.IntN(len(all))]
+				if h.id == "" {
+					continue
+				}
+				if units %= 2 * (len(h.taken) + 1); units == 0 && random.IntN(2) == 0 {
+					if h.taken != nil {
+						coins.settle(h.taken, 0, now)
+					}
+					must.Succeed(t, l.Cancel(t.Context(), h.id))
+				} else {
+					coins.settle(h.taken, units, now)
+					must.OK(l.Settle(t.Context(), h.id, float64(units)))(t)
+				}
+				h.id = ""
 			default:
-				if fits = units <= len(coins.coins)+int(p.Overdraft)-coins.owed; fits {
+				ok := fits(units)
+				if ok {
 					coins.spend(units)
 				}
-				if r := must.OK(l.AllowN(t.Context(), p, "k", float64(units)))(t); r.Allowed != fits {
+				if r := must.OK(l.AllowN(t.Context(), p, "k", float64(units)))(t); r.Allowed != ok {
 					t.Fatalf("seed %d, step %d: %+v for %d of %+v", seed, step, r, units, coins)
 				}
 			}
 			u := must.OK(l.Usage(t.Context(), p, "k"))(t)
-			left, want := 0.0, map[int]int{}
+			left, reserved, want := 0.0, 0, map[int]int{}
 			for _, lot := range u.Lots {
 				left += lot.Units
+			}
+			for _, h := range all {
+				if h.id != "" {
+					reserved += len(h.taken)
+				}
 			}
 			for _, c := range coins.coins {
 				want[c.lot]++
 			}
-			if u.Granted != float64(coins.granted) || u.Spent != float64(coins.spent) || u.Expired != float64(coins.expired) || u.Debt != float64(coins.owed) ||
-				u.Granted+u.Debt != left+u.Spent+u.Expired || len(u.Lots) != len(want) {
+			if u.Granted != float64(coins.granted) || u.Spent != float64(coins.spent-reserved) || u.Reserved != float64(reserved) || u.Expired != float64(coins.expired) || u.Debt != float64(coins.owed) ||
+				u.Granted+u.Debt != left+u.Spent+u.Reserved+u.Expired || len(u.Lots) != len(want) {
 				t.Fatalf("seed %d, step %d: got %+v, want %+v", seed, step, u, coins)
 			}
 			for _, lot := range u.Lots {
@@ -157,9 +240,8 @@ func TestBalanceErrors(t *testing.T) {
 		}
 	}
 	for name, call := range map[string]func() error{
-		"Grant":   func() error { _, err := l.Grant(t.Context(), bucket, "k", 1, GrantOptions{}); return err },
-		"Reserve": func() error { _, err := l.Reserve(t.Context(), prepaid.Request("k", 1), time.Hour); return err },
-		"Wait":    func() error { return l.Wait(t.Context(), prepaid, "k", 1) },
+		"Grant": func() error { _, err := l.Grant(t.Context(), bucket, "k", 1, GrantOptions{}); return err },
+		"Wait":  func() error { return l.Wait(t.Context(), prepaid, "k", 1) },
 	} {
 		if err := call(); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%s: %v", name, err)

@@ -47,8 +47,7 @@
 // "no" returns ErrUnsupported. Units given back to a queue would let two requests leave
 // at the same time, and only a queue has turns to wait for. Attempt, Succeeded and Failed need a
 // policy of the algorithm Attempts. Of the other methods only Check, Usage, Reset, Block and
-// Unblock work with such a policy. A Balance has all but Reserve,
-// ReserveUpTo, Wait and DoWait.
+// Unblock work with such a policy. A Balance has all but Wait and DoWait.
 //
 // # Shadow policies
 //

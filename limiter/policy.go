@@ -349,8 +349,7 @@ const (
 	//   - Charge may bring a key below its Overdraft. Refund pays the debt, then adds to the
 	//     lot that is spent last, or makes one that does not expire.
 	//   - Reset forgets the balance: units that are left are lost.
-	//   - Reserve, ReserveUpTo and Wait return ErrUnsupported, and a Floor is an
-	//     ErrInvalid.
+	//   - Wait returns ErrUnsupported, and a Floor is an ErrInvalid.
 	//   - A denial is never answered from memory: a Grant by any process counts at once.
 	Balance = Algorithm(algorithm.Balance)
 )

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
 	durations "github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
@@ -21,7 +22,9 @@ import (
 //   - A request whose IdempotencyKey was reserved before returns the same reservation and
 //     answer, with Result.Replayed. After that reservation was cancelled or has expired,
 //     the request makes another.
-//   - A LeakyBucketQueue returns ErrUnsupported: its units are not given back.
+//   - A LeakyBucketQueue returns ErrUnsupported: its units are not given back. So does a Balance
+//     with ShardingRouter.
+//   - A Balance gives units back to the lots that they came from: see Settle.
 //   - Policy.OnError does not apply. If the database is unavailable, Reserve returns an
 //     error, since a reservation that is not stored could not be settled.
 //   - If a shadow policy lets pass what it would have denied, nothing is reserved. The
@@ -123,6 +126,9 @@ func (e *engine) correct(ctx context.Context, c *call) (r Result, err error) {
 		return e.failed(ctx, c, err)
 	}
 	c.asked = c.request.Cost
+	if op.Algorithm == algorithm.Balance { // which has no burst: the cost may double
+		op.Burst = min(algorithm.MaxUnits, max(1, 2*c.asked))
+	}
 	c.request.Cost = store.Correct(c.asked, op.Factor, op.Burst)
 	return r, nil
 }

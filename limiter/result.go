@@ -276,8 +276,8 @@ func (r Reservation) MarshalJSON() ([]byte, error) {
 
 // Usage is the state of a key: what was spent, is reserved and remains.
 type Usage struct {
-	// Result is what Check at cost 0 returns. Its Level is Spent plus Reserved, and its
-	// Remaining is the number of units that could be granted now.
+	// Result is what Check at cost 0 returns. Its Level is Spent plus Reserved, of a Balance the
+	// Debt. Its Remaining is the number of units that could be granted now.
 	Result Result
 	// Spent is the number of units counted for good: for a window, in the current one;
 	// for a bucket, those that have not leaked yet.
@@ -293,8 +293,8 @@ type Usage struct {
 	WindowEndsAt time.Time
 	// Granted, Expired and Debt are those of a Balance, since its last Reset: the units that
 	// were granted, those that were lost when their lot expired, and those that were spent and
-	// are owed. Granted plus Debt is Spent plus Expired plus the units of Lots. They are 0 for
-	// other algorithms.
+	// are owed. Granted plus Debt is Spent plus Reserved plus Expired plus the units of Lots.
+	// They are 0 for other algorithms.
 	Granted, Expired, Debt float64
 	// Lots is what a Balance has left, in the order in which it is spent. It is nil for other
 	// algorithms.

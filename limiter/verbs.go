@@ -94,6 +94,7 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 	}
 	s.Spent = s.Result.Level - s.Reserved
 	if a := c.op.Usage.Account; a != nil {
+		s.Reserved = min(c.op.Usage.Reserved, a.Spent)
 		s.stand(a)
 	}
 	if w, ok := c.op.Outcome.View.(*algorithm.Window); ok && w.Count > 0 {
@@ -201,6 +202,9 @@ func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 //   - More than was reserved: the excess is counted even without room. Nothing is left
 //     until it has leaked or the window has ended.
 //   - A FixedWindow that has ended since the Reserve does not change.
+//   - A Balance gives back to the lots that the Reserve took units from, the last first. Units
+//     of a lot that has expired are lost. The others pay the debt first. What the Reserve took
+//     as a debt goes back as by Refund. The excess is spent from the lots there are.
 //   - After a Reset the units count in the current window.
 //   - After the reservation expired: the units are still counted, and Result.Expired is
 //     true.

@@ -303,6 +303,11 @@ CREATE TABLE pglimit_reservation (
     requested       float8,           -- units requested; NULL if they are what was reserved
     estimate        float8,           -- the same, of an estimate that was reserved as a whole; NULL of all others
     usage_at_us     bigint,           -- the sum in pglimit_usage that has its units; NULL: none
+    part_numbers    bigint[],         -- of a balance: the lots that it took from, in their order; 0 or NULL: a debt
+    part_units      float8[],         -- what it took of each
+    part_ends_us    bigint[],
+    part_priorities bigint[],
+    part_sources    text[],
     CONSTRAINT pglimit_reservation_pkey PRIMARY KEY (policy, key, id)
 );
 CREATE UNIQUE INDEX pglimit_reservation_idempotency ON pglimit_reservation (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;

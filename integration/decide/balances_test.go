@@ -24,40 +24,50 @@ var prepaid = limiter.Policy{Name: "prepaid", Algorithm: limiter.Balance}
 // TestBalancesAsMemory: over each driver, and in the caller's transaction and its savepoints,
 // balances are decided and kept as by a limiter in memory, to the last bit, with clocks that are
 // set back and a janitor that sweeps. In each row what was granted and is owed is what is left,
-// was spent and has expired.
+// was spent and has expired, and each reservation has what each lot gave to it.
 func TestBalancesAsMemory(t *testing.T) {
 	t.Parallel()
-	address := testworld.NewDatabase(t)
-	pool := testworld.Connect(t, address)
-	var dbs []*sql.DB
-	for _, driver := range testworld.SQLDrivers {
-		dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
-	}
-	d := search.Draw{Equal: true, Operations: search.Balances + " sweep"}
-	t.Run("histories", func(t *testing.T) {
-		testworld.Search(t, d, 100, func(t *testing.T) func(*search.History) search.Subject {
-			return func(*search.History) search.Subject {
-				s, config := testworld.NewSubject(t)
-				s.Apply = nil
-				s.Sweep = func() error {
-					sweeper := must.OK(janitor.New(pool, &janitor.Config{Now: s.Clock.Now}))(t)
-					_, err := sweeper.Sweep(t.Context())
-					return err
+	for operations, reserved := range map[string]string{
+		search.Balances: "t t 0",
+		search.Without(search.Balances, "reserve", "reserve_up_to", "settle", "cancel") + " sweep": "f f 0", // a sweep gives back earlier than the model does
+	} {
+		address := testworld.NewDatabase(t)
+		pool := testworld.Connect(t, address)
+		var dbs []*sql.DB
+		for _, driver := range testworld.SQLDrivers {
+			dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
+		}
+		t.Run("histories", func(t *testing.T) {
+			testworld.Search(t, search.Draw{Equal: true, Operations: operations}, 100, func(t *testing.T) func(*search.History) search.Subject {
+				return func(*search.History) search.Subject {
+					s, config := testworld.NewSubject(t)
+					s.Apply = nil
+					s.Sweep = func() error {
+						sweeper := must.OK(janitor.New(pool, &janitor.Config{Now: s.Clock.Now}))(t)
+						_, err := sweeper.Sweep(t.Context())
+						return err
+					}
+					s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
+					for _, db := range dbs {
+						s.Ways = append(s.Ways, search.By(testworld.NewSQL(t, db, config))...)
+					}
+					return s
 				}
-				s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
-				for _, db := range dbs {
-					s.Ways = append(s.Ways, search.By(testworld.NewSQL(t, db, config))...)
-				}
-				return s
-			}
-		}, prepaid)
-	})
-	sums := testworld.Value[string](t, pool, `SELECT concat_ws(' ', count(*) FILTER (WHERE total_expired > 0) > 0, count(*) FILTER (WHERE debt > 0) > 0, count(*) FILTER (WHERE cardinality(numbers) > 2) > 0,
-		count(*) FILTER (WHERE total_granted + debt <> units + later + total_spent + total_expired OR cardinality(numbers) <> cardinality(lefts)
-			OR later <> coalesce((SELECT sum(u.has) FROM unnest(lefts[2 :]) AS u (has)), 0) OR (units > 0) <> (cardinality(numbers) > 0) OR units > coalesce(lefts[1], 0) OR units < 0 OR later < 0 OR debt < 0))
-		FROM pglimit_balance`)
-	if sums != "t t t 0" {
-		t.Errorf("rows with expired units, with debts, with several lots, and rows whose sums differ: %s", sums)
+			}, prepaid)
+		})
+		sums := testworld.Value[string](t, pool, `SELECT concat_ws(' ', count(*) FILTER (WHERE total_expired > 0) > 0, count(*) FILTER (WHERE debt > 0) > 0, count(*) FILTER (WHERE cardinality(numbers) > 2) > 0,
+			count(*) FILTER (WHERE abs(total_granted + debt - (units + later + total_spent + total_expired)) > 1e-9 OR cardinality(numbers) <> cardinality(lefts)
+				OR abs(later - coalesce((SELECT sum(u.has) FROM unnest(lefts[2 :]) AS u (has)), 0)) > 1e-9 OR (units > 0) <> (cardinality(numbers) > 0) OR units > coalesce(lefts[1], 0) OR units < 0 OR later < 0 OR debt < 0))
+			FROM pglimit_balance`)
+		if sums != "t t t 0" {
+			t.Errorf("rows with expired units, with debts, with several lots, and rows whose sums differ: %s", sums)
+		}
+		sums = testworld.Value[string](t, pool, `SELECT concat_ws(' ', count(*) FILTER (WHERE cardinality(part_numbers) > 2) > 0, count(*) FILTER (WHERE part_numbers[cardinality(part_numbers)] = 0) > 0,
+			count(*) FILTER (WHERE abs(reserved - (SELECT sum(u.units) FROM unnest(part_units) AS u (units))) > 1e-9 OR cardinality(part_numbers) > 0 AND cardinality(part_numbers) <> cardinality(part_units)))
+			FROM pglimit_reservation WHERE state NOT IN ('granted', 'spent')`)
+		if sums != reserved {
+			t.Errorf("reservations of several lots, with a debt, and those whose parts differ from what is reserved: %s, want %s", sums, reserved)
+		}
 	}
 }
 
@@ -119,6 +129,79 @@ func TestBalanceSpendsOnce(t *testing.T) {
 		u := must.OK(all[0].Usage(t.Context(), p, "k"))(t)
 		if want := int64(10 + 2*3 + p.Overdraft); granted.Load() != want || u.Granted != 15+6 || u.Expired != 5 || u.Spent != float64(want) || u.Debt != p.Overdraft {
 			t.Fatalf("round %d: %d granted, want %d: %+v", round, granted.Load(), want, u)
+		}
+	}
+}
+
+// TestBalanceGivesBackOnce: of callers of all drivers that reserve, settle, cancel and let expire at
+// once, each reservation ends once. In the end what was granted is what is left and was settled,
+// but for what expired with its lot.
+func TestBalanceGivesBackOnce(t *testing.T) {
+	t.Parallel()
+	url := testworld.NewDatabase(t)
+	clock := new(conformance.Clock)
+	var all []*limiter.Limiter
+	for _, open := range testworld.Drivers(t, url) {
+		all = append(all, open(&limiter.Config{Now: clock.Now}))
+	}
+	for round := range 8 {
+		p := prepaid
+		p.Name, p.Overdraft = fmt.Sprint("round-", round), float64(round%3*4)
+		for lot := range 12 {
+			o := limiter.GrantOptions{Priority: lot % 3}
+			if lot%4 == 3 {
+				o.Expires = clock.Now().Add(30 * time.Second)
+			}
+			must.OK(all[0].Grant(t.Context(), p, "k", 5, o))(t)
+		}
+		var settled atomic.Int64
+		var working sync.WaitGroup
+		start := make(chan struct{})
+		for i := range 32 {
+			working.Go(func() {
+				<-start
+				a, b := all[i%len(all)], all[(i+1)%len(all)]
+				h, err := a.Reserve(t.Context(), p.Request("k", float64(1+i%7)), []time.Duration{10 * time.Second, time.Hour}[i%2])
+				if err != nil || !h.Result.Allowed {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				if i == 16 {
+					clock.Set(int64(round+1) * time.Minute.Microseconds())
+				}
+				var both sync.WaitGroup
+				var ends atomic.Int64
+				for _, l := range []*limiter.Limiter{a, b} {
+					both.Go(func() {
+						r, err := l.Settle(t.Context(), h.ID, float64(1+i%9))
+						if err == nil && !r.Replayed {
+							ends.Add(1)
+							settled.Add(int64(1 + i%9))
+						} else if err != nil && !errors.Is(err, limiter.ErrReservationEnded) {
+							t.Error(err)
+						}
+					})
+					both.Go(func() {
+						if err := l.Cancel(t.Context(), h.ID); err != nil && !errors.Is(err, limiter.ErrReservationEnded) {
+							t.Error(err)
+						}
+					})
+				}
+				if both.Wait(); ends.Load() > 1 {
+					t.Errorf("%s was settled %d times", h.ID, ends.Load())
+				}
+			})
+		}
+		close(start)
+		working.Wait()
+		u, left := must.OK(all[0].Usage(t.Context(), p, "k"))(t), 0.0
+		for _, lot := range u.Lots {
+			left += lot.Units
+		}
+		if u.Granted != 60 || u.Spent != float64(settled.Load()) || u.Reserved != 0 || u.Reservations != 0 || u.Granted+u.Debt != left+u.Spent+u.Expired {
+			t.Fatalf("round %d: %d settled: %+v", round, settled.Load(), u)
 		}
 	}
 }

@@ -22,12 +22,11 @@ type Lot struct {
 // Priority, Ends and Number. Granted and Debt are what there was in all, and so are Spent, Expired
 // and what is left.
 type Account struct {
-	State                   // of which it has no Settle
 	Lots                    []Lot
 	Debt                    float64 // spent without units
 	Granted, Spent, Expired float64
 	Made                    int64 // the number of the last lot
-	Parts                   []Lot // the last decision: what it spent of each lot, in their order
+	Parts                   []Lot // the last decision: what it spent of each lot, in their order, and of lot 0 as a debt
 }
 
 // Spent is the first lot that a decision spent from. Its Lot is 0 if it made a debt alone.
@@ -99,6 +98,9 @@ func (b *Account) Put(_ int64, units float64) {
 		if part.Left > 0 {
 			b.Parts = append(b.Parts, part)
 		}
+	}
+	if units > all {
+		b.Parts = append(b.Parts, Lot{Left: units - all})
 	}
 	b.Lots = kept
 }
@@ -179,6 +181,51 @@ func (b *Account) give(units float64, i int, l Lot) float64 {
 		b.Made = max(b.Made, l.Number)
 		b.add(l)
 	}
+	return back
+}
+
+// Settle gives back what a reservation took of lots, the last taken first, or spends what is above
+// it. Units of a lot that has expired are lost. The others pay the debt, and the rest goes to its
+// lot, which it makes again if that was used up. What was taken as a debt goes back as by a Refund.
+func (b *Account) Settle(_ *Rules, _, at int64, h Reservation, actual float64, _ bool) float64 {
+	b.expire(at)
+	if actual > h.Units {
+		b.Put(at, actual-h.Units)
+		return 0
+	}
+	back, stay := min(h.Units-actual, b.Spent), max(actual, h.Units-b.Spent)
+	if back <= 0 {
+		return 0
+	}
+	before, live, lost := make([]float64, len(h.Parts)), 0.0, 0.0
+	b.Lots = slices.Clone(b.Lots)
+	for i := 1; i < len(before); i++ {
+		before[i] = before[i-1] + h.Parts[i-1].Left
+	}
+	last := Lot{Number: b.Made + 1, Ends: Never, Source: "refund"}
+	if len(b.Lots) > 0 {
+		last = b.Lots[len(b.Lots)-1]
+	}
+	for i, l := range slices.Backward(h.Parts) {
+		l.Left -= min(l.Left, max(0, stay-before[i]))
+		if l.Number > 0 && l.Ends <= at {
+			lost += l.Left
+			continue
+		}
+		paid := min(l.Left, max(0, b.Debt-live))
+		live += l.Left
+		rest := l.Left - paid
+		if l.Number == 0 {
+			l = last
+		}
+		if n := slices.IndexFunc(b.Lots, func(o Lot) bool { return o.Number == l.Number }); n >= 0 && rest > 0 {
+			b.Lots[n].Left += rest
+		} else if rest > 0 {
+			l.Left, b.Made = rest, max(b.Made, l.Number)
+			b.add(l)
+		}
+	}
+	b.Debt, b.Spent, b.Expired = b.Debt-min(b.Debt, live), b.Spent-back, b.Expired+lost
 	return back
 }
 

@@ -117,6 +117,7 @@ type Reservation struct {
 	Units     float64
 	CountedAt int64 // when it began to leak or age
 	EndsAt    int64 // of its window
+	Parts     []Lot // account: what it took of each lot, as Account has it
 }
 
 // New returns the state of an unused key.

@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/base64"
-	"slices"
 	"strings"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -26,7 +25,7 @@ func (r ReservationID) Public() string {
 // leaves the rules for policies' names and for keys to the caller.
 func ParseReservationID(text string) (id ReservationID, ok bool) {
 	id, ok = parseID(text)
-	return id, ok && slices.Contains(algorithm.Tables[:], id.Algorithm) && id.Algorithm != algorithm.LeakyBucketQueue
+	return id, ok && id.Algorithm == id.Algorithm.Table() && id.Algorithm.Index() >= 0 && id.Algorithm != algorithm.LeakyBucketQueue
 }
 
 // ParseIDOf is ParseReservationID for the ID of an attempt or a slot: of that algorithm.

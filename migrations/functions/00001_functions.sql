@@ -648,9 +648,6 @@ BEGIN
             RAISE feature_not_supported USING HINT = 'Take leaky_bucket, which decides alike and has no turns.',
                 MESSAGE = 'pglimit: ' || verb || ' is not for leaky_bucket_queue: what waits in a queue is not given back';
         ELSIF verb <> 'refund' THEN
-            IF algorithm = 'balance' THEN
-                RAISE feature_not_supported USING HINT = 'Take allow, and refund for what was not spent.', MESSAGE = 'pglimit: ' || verb || ' is not for balance';
-            END IF;
             IF (pglimit._whole(ttl_s) AND ttl_s >= 1::float8) IS NOT TRUE THEN
                 PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'must be seconds, from 1 to a hundred years, in whole microseconds',
                     'It is for how long the units are set aside at most.');
@@ -899,7 +896,7 @@ DECLARE
     request pglimit._request;
     bytes bytea;
 BEGIN
-    IF (parts[1] = 'uncounted' OR CASE WHEN kind IS NOT NULL THEN parts[1] = kind ELSE parts[1] IN ('leaky_bucket', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log') END)
+    IF (parts[1] = 'uncounted' OR CASE WHEN kind IS NOT NULL THEN parts[1] = kind ELSE parts[1] IN ('leaky_bucket', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance') END)
         AND (parts[2] COLLATE "C" ~ '^[0-9A-Za-z]{16,32}$') AND (parts[3] COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$')
         AND (parts[4] COLLATE "C" ~ '^[0-9A-Za-z_-]+$') AND octet_length(parts[4]) <= 1366 AND octet_length(parts[4]) % 4 <> 1
         AND pg_catalog.cardinality(parts) = 4 THEN
@@ -2276,7 +2273,7 @@ BEGIN
                 FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                              CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
                                   THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                                  t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                                  t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
                                                   NULL)::pglimit_lots), u.at, u.spends) END AS m
                       FROM (SELECT u.at, u.l, u.live, u.granted, request.cost::float8 * GREATEST(0, u.granted) AS spends
                             FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
@@ -2285,8 +2282,8 @@ BEGIN
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
                                   THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                          t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
-                                      GREATEST(t.updated_at_us, request.now_us),
+                                          t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
+                                          NULL)::pglimit_lots, GREATEST(t.updated_at_us, request.now_us),
                                       0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
             WHERE t.policy = request.policy AND t.key = request.key
             RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level,
@@ -2337,7 +2334,7 @@ BEGIN
                 FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
                              CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
                                   THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                                  t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                                  t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
                                                   NULL)::pglimit_lots), u.at, u.spends) END AS m
                       FROM (SELECT u.at, u.l, u.live, u.granted, u.granted AS spends
                             FROM (SELECT u.at, u.l, u.live, request.units::float8 AS granted
@@ -2345,8 +2342,8 @@ BEGIN
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
                                   THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                          t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
-                                      GREATEST(t.updated_at_us, request.now_us),
+                                          t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
+                                          NULL)::pglimit_lots, GREATEST(t.updated_at_us, request.now_us),
                                       0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
             WHERE t.policy = request.policy AND t.key = request.key
             RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level,
@@ -2390,7 +2387,7 @@ BEGIN
                 FROM (SELECT u.at, u.l, u.pays, u.granted,
                              CASE WHEN u.granted > 0::float8 AND (-(-request.units::float8)) > u.pays
                                   THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                                  t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
+                                                  t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
                                                   NULL)::pglimit_lots), t.lots_made + 1, (-(-request.units::float8)) - u.pays, (CASE WHEN request.end_us::bigint > request.now_us
                            THEN ARRAY[request.end_us::bigint] ELSE '{}' END)[1], (CASE
                            WHEN request.end_us::bigint > request.now_us
@@ -2410,8 +2407,8 @@ BEGIN
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
                                   THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers,
-                                          t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
-                                      GREATEST(t.updated_at_us, request.now_us),
+                                          t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
+                                          NULL)::pglimit_lots, GREATEST(t.updated_at_us, request.now_us),
                                       0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
             WHERE t.policy = request.policy AND t.key = request.key
             RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us,
@@ -2463,8 +2460,8 @@ BEGIN
                    t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
             FROM (SELECT u.l, u.back, u.pays, u.number,
                          CASE WHEN u.back > u.pays
-                              THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL,
-                                              NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
+                              THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                              NULL, NULL, NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
                                        coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], 9223372036854775807),
                                        coalesce((coalesce((u.l).priorities, t.priorities))[u.n], 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'refund'::text))
                               ELSE u.l END AS m
@@ -2474,8 +2471,8 @@ BEGIN
                               FROM (SELECT u.l, LEAST(c.units, t.total_spent) AS back
                                     FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
                   FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
-                              THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                                      NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                              THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                                      NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
                                   0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
@@ -2494,8 +2491,10 @@ BEGIN
             FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
-                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                                          NULL)::pglimit_lots, GREATEST(t.updated_at_us, request.now_us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                                          NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us,
+                                          request.now_us),
+                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
         ELSIF request.statement = 'usage' THEN
@@ -2516,14 +2515,91 @@ BEGIN
             FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
                       FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
                               CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, request.now_us)
-                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, NULL, NULL, NULL, NULL,
-                                          NULL)::pglimit_lots, GREATEST(t.updated_at_us, request.now_us), 0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                                          NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us,
+                                          request.now_us),
+                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
             WHERE t.policy = request.policy AND t.key = request.key
             ) AS s,
             LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
                      WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'balance') AS o
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us, request.debt, request.total_granted, request.total_spent,
                  request.total_expired, request.lots, request.reservations, request.reserved;
+        ELSE
+            WITH reservation AS MATERIALIZED (
+                SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+                           request.now_us AS now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired'
+                                   OR h.expires_at_us <= request.now_us)
+                        OR h.state = 'expired' AND request.state::text = 'settled') AS changes
+                FROM pglimit_reservation AS h
+                WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'balance'
+                  AND h.state <> 'spent' AND (h.forget_at_us > request.now_us
+                          OR request.state::text = 'expired')
+                  AND true
+                FOR UPDATE OF h
+            ), counted AS (
+            INSERT INTO pglimit_balance AS t
+                   (policy, key, cost, granted, debt, capacity, total_spent, part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us,
+                           expires_at_us)
+            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, GREATEST(0, h.actual - h.units), h.part_numbers, h.part_units,
+                h.part_ends_us, h.part_priorities, h.part_sources,
+                   h.now_us, 0, h.now_us
+            FROM reservation AS h
+            WHERE h.changes AND h.actual <> h.units
+            ON CONFLICT (policy, key) DO UPDATE SET
+                cost = 1,
+                (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made, updated_at_us) = (
+                SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+                    CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0) + u.lost,
+                       CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+                           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+                       t.debt - u.paid + GREATEST(0, u.excess - u.live), t.total_spent - u.back + u.excess,
+                           t.lots_made + CASE WHEN pg_catalog.array_position((u.m).numbers, t.lots_made + 1) IS NOT NULL THEN 1 ELSE 0 END,
+                       u.at
+                FROM (SELECT u.at, u.l, u.live, u.back, u.excess, u.m, CASE WHEN u.back > 0::float8 THEN (u.m).expired ELSE 0 END AS lost,
+                        CASE WHEN u.back > 0::float8 THEN (u.m).paid ELSE 0 END AS paid
+                      FROM (SELECT u.at, u.l, u.live, u.back, u.excess,
+                                   CASE WHEN u.back > 0::float8 THEN pglimit_lots_return(coalesce(u.l,
+                                                   ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
+                                                       NULL)::pglimit_lots), u.at, GREATEST(EXCLUDED.granted, EXCLUDED.cost - t.total_spent), t.debt, t.lots_made + 1,
+                                                 EXCLUDED.part_numbers, EXCLUDED.part_units, EXCLUDED.part_ends_us, EXCLUDED.part_priorities, EXCLUDED.part_sources)
+                                        WHEN u.excess > 0::float8 AND u.live > 0::float8 THEN pglimit_lots_spend(coalesce(u.l,
+                                                    ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL, NULL,
+                                                        NULL)::pglimit_lots), u.at, u.excess)
+                                        ELSE u.l END AS m
+                            FROM (SELECT u.at, u.l, u.live, LEAST(GREATEST(0, EXCLUDED.cost - EXCLUDED.granted), t.total_spent) AS back, GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) AS excess
+                                  FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+                      FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                              CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                                  THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                                          NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                                      0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
+            ), ended AS (
+            UPDATE pglimit_reservation AS h SET
+                state = request.state::text,
+                idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
+                units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+            FROM reservation AS b LEFT JOIN counted AS t ON true
+            WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
+            )
+            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
+                   h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
+                   (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
+                   coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
+                   coalesce(t.level, r.debt - (SELECT coalesce((s.l).units + (s.l).later, r.units + r.later)
+                                        FROM (SELECT CASE WHEN r.next_end_us <= GREATEST(r.updated_at_us, h.now_us)
+                                                    THEN pglimit_lots_spend(ROW(r.units, r.later, r.next_end_us, 0::float8, r.numbers, r.lefts, r.ends_us, r.priorities, r.sources, 0::float8,
+                                                            NULL, NULL, NULL, NULL, NULL)::pglimit_lots, GREATEST(r.updated_at_us, h.now_us), 0::float8) END AS l OFFSET 0) AS s),
+                                            0)::float8 AS level,
+                   0::float8 AS previous, 0::bigint AS at_us, 0::bigint AS window_us
+            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_balance AS r ON r.policy = request.policy AND r.key = request.key
+            INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
+                 request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
+                 request.level, request.previous, request.at_us, request.window_us;
         END IF;
         -- The row as it stands, brought to the moment.
         request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
@@ -2573,7 +2649,8 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
     estimated CONSTANT float8 := request.units;
-    burst float8 := request.burst;
+    -- A balance has no burst: the cost may double.
+    burst float8 := CASE WHEN request.algorithm = 'balance' THEN LEAST(9007199254740992::float8, GREATEST(1::float8, 2::float8 * request.units)) ELSE request.burst END;
     factor float8;
 BEGIN
     IF request.statement = 'none' OR request.statement = 'denied' THEN
@@ -2598,14 +2675,14 @@ BEGIN
     request.units := GREATEST(LEAST(1::float8, 1e-9::float8 * burst), LEAST(request.units, GREATEST(estimated, burst)));
     IF request.verb = 'reserve_up_to' THEN
         -- As in _arguments.
-        request.cost := CASE WHEN request.units = trunc(request.units) THEN 1 ELSE LEAST(1e-6::float8 * request.burst, request.units) END;
+        request.cost := CASE WHEN request.units = trunc(request.units) THEN 1 ELSE LEAST(1e-6::float8 * CASE WHEN request.algorithm = 'balance' THEN 1 ELSE request.burst END, request.units) END;
         request.count := request.units / request.cost;
         request.unit := LEAST(GREATEST(1, request.cost), request.units);
     ELSE
         request.cost := request.units;
         request.unit := request.units;
     END IF;
-    request.statement := CASE WHEN floor(request.capacity / request.cost) < 1::float8 THEN 'check' ELSE 'take' END;
+    request.statement := CASE WHEN floor(request.capacity / request.cost) < 1::float8 AND request.algorithm <> 'balance' THEN 'check' ELSE 'take' END;
     RETURN request;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2616,8 +2693,8 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._retry(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    IF request.algorithm IN ('leaky_bucket_queue', 'balance') OR request.statement <> 'take' AND request.verb <> 'check'
-        OR request.verb = 'check' AND floor(request.capacity / request.units) < 1::float8 THEN
+    IF request.algorithm = 'leaky_bucket_queue' OR request.statement <> 'take' AND request.verb <> 'check'
+        OR request.verb = 'check' AND request.algorithm <> 'balance' AND floor(request.capacity / request.units) < 1::float8 THEN
         RETURN request;
     ELSIF NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) THEN
         RETURN request;
@@ -3765,7 +3842,7 @@ BEGIN
         END IF;
         fits[places[i]] := request.granted = 0::float8 AND floor((request.room - request.level) / request.units) >= 1::float8;
         IF possible AND NOT fits[places[i]] THEN
-            IF request.granted = 0::float8 AND request.algorithm NOT IN ('leaky_bucket_queue', 'balance') THEN
+            IF request.granted = 0::float8 AND request.algorithm <> 'leaky_bucket_queue' THEN
                 IF pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) THEN
                     PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
                     request := pglimit._again(request);
@@ -4156,13 +4233,13 @@ BEGIN
     END IF;
     answer := pglimit._answer(request);
     IF request.statement <> 'none' THEN
-        reserved := LEAST(request.reserved, answer.level);
+        reserved := LEAST(request.reserved, CASE WHEN request.algorithm = 'balance' THEN request.total_spent ELSE answer.level END);
         IF request.algorithm = 'fixed_window' AND answer.level > 0::float8 THEN
             window_ends_at := pglimit._moment(request.ends_at_us);
         END IF;
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
-            CASE WHEN request.algorithm = 'balance' THEN coalesce(request.total_spent, 0) ELSE answer.level - reserved END, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
+            CASE WHEN request.algorithm = 'balance' THEN coalesce(request.total_spent, 0) ELSE answer.level END - reserved, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.usage IS 'Reports what a key has spent under a policy, what is reserved and what is left.';
@@ -4184,13 +4261,13 @@ BEGIN
     END IF;
     answer := pglimit._answer(request);
     IF request.statement <> 'none' THEN
-        reserved := LEAST(request.reserved, answer.level);
+        reserved := LEAST(request.reserved, CASE WHEN request.algorithm = 'balance' THEN request.total_spent ELSE answer.level END);
         IF request.algorithm = 'fixed_window' AND answer.level > 0::float8 THEN
             window_ends_at := pglimit._moment(request.ends_at_us);
         END IF;
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
-            CASE WHEN request.algorithm = 'balance' THEN coalesce(request.total_spent, 0) ELSE answer.level - reserved END, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
+            CASE WHEN request.algorithm = 'balance' THEN coalesce(request.total_spent, 0) ELSE answer.level END - reserved, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.usage_with IS 'Reports what a key has spent, what is reserved and what is left.';
@@ -4364,6 +4441,11 @@ DECLARE
     counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
+    part_numbers bigint[]; -- of a balance: what each lot gave
+    part_units float8[];
+    part_ends_us bigint[];
+    part_priorities bigint[];
+    part_sources text[];
 BEGIN
     IF estimate THEN
         request := pglimit._corrected(request);
@@ -4383,15 +4465,21 @@ BEGIN
             request.id, request.policy, request.key);
         expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
+    IF counted AND request.algorithm = 'balance' THEN
+        SELECT coalesce(t.part_numbers, t.numbers[:1]), coalesce(t.part_units, ARRAY[t.cost * t.granted]), coalesce(t.part_ends_us, t.ends_us[:1]), coalesce(t.part_priorities, t.priorities[:1]), coalesce(t.part_sources, t.sources[:1])
+        INTO part_numbers, part_units, part_ends_us, part_priorities, part_sources
+        FROM pglimit_balance AS t WHERE t.policy = request.policy AND t.key = request.key;
+    END IF;
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us, part_priorities, part_sources)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
-                CASE WHEN estimate THEN cost END, CASE WHEN estimate AND request.granted = request.count THEN cost END);
+                CASE WHEN estimate THEN cost END, CASE WHEN estimate AND request.granted = request.count THEN cost END,
+                part_numbers, part_units, part_ends_us, part_priorities, part_sources);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -4412,6 +4500,11 @@ DECLARE
     counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
+    part_numbers bigint[]; -- of a balance: what each lot gave
+    part_units float8[];
+    part_ends_us bigint[];
+    part_priorities bigint[];
+    part_sources text[];
 BEGIN
     IF estimate THEN
         request := pglimit._corrected(request);
@@ -4425,15 +4518,21 @@ BEGIN
             request.id, request.policy, request.key);
         expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
+    IF counted AND request.algorithm = 'balance' THEN
+        SELECT coalesce(t.part_numbers, t.numbers[:1]), coalesce(t.part_units, ARRAY[t.cost * t.granted]), coalesce(t.part_ends_us, t.ends_us[:1]), coalesce(t.part_priorities, t.priorities[:1]), coalesce(t.part_sources, t.sources[:1])
+        INTO part_numbers, part_units, part_ends_us, part_priorities, part_sources
+        FROM pglimit_balance AS t WHERE t.policy = request.policy AND t.key = request.key;
+    END IF;
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us, part_priorities, part_sources)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
-                CASE WHEN estimate THEN cost END, CASE WHEN estimate AND request.granted = request.count THEN cost END);
+                CASE WHEN estimate THEN cost END, CASE WHEN estimate AND request.granted = request.count THEN cost END,
+                part_numbers, part_units, part_ends_us, part_priorities, part_sources);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -4458,6 +4557,11 @@ DECLARE
     counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
+    part_numbers bigint[]; -- of a balance: what each lot gave
+    part_units float8[];
+    part_ends_us bigint[];
+    part_priorities bigint[];
+    part_sources text[];
 BEGIN
     IF estimate THEN
         request := pglimit._corrected(request);
@@ -4477,15 +4581,21 @@ BEGIN
             request.id, request.policy, request.key);
         expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
+    IF counted AND request.algorithm = 'balance' THEN
+        SELECT coalesce(t.part_numbers, t.numbers[:1]), coalesce(t.part_units, ARRAY[t.cost * t.granted]), coalesce(t.part_ends_us, t.ends_us[:1]), coalesce(t.part_priorities, t.priorities[:1]), coalesce(t.part_sources, t.sources[:1])
+        INTO part_numbers, part_units, part_ends_us, part_priorities, part_sources
+        FROM pglimit_balance AS t WHERE t.policy = request.policy AND t.key = request.key;
+    END IF;
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us, part_priorities, part_sources)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
-                cost, CASE WHEN estimate AND request.granted = request.count THEN cost END);
+                cost, CASE WHEN estimate AND request.granted = request.count THEN cost END,
+                part_numbers, part_units, part_ends_us, part_priorities, part_sources);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -4506,6 +4616,11 @@ DECLARE
     counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
+    part_numbers bigint[]; -- of a balance: what each lot gave
+    part_units float8[];
+    part_ends_us bigint[];
+    part_priorities bigint[];
+    part_sources text[];
 BEGIN
     IF estimate THEN
         request := pglimit._corrected(request);
@@ -4519,15 +4634,21 @@ BEGIN
             request.id, request.policy, request.key);
         expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
+    IF counted AND request.algorithm = 'balance' THEN
+        SELECT coalesce(t.part_numbers, t.numbers[:1]), coalesce(t.part_units, ARRAY[t.cost * t.granted]), coalesce(t.part_ends_us, t.ends_us[:1]), coalesce(t.part_priorities, t.priorities[:1]), coalesce(t.part_sources, t.sources[:1])
+        INTO part_numbers, part_units, part_ends_us, part_priorities, part_sources
+        FROM pglimit_balance AS t WHERE t.policy = request.policy AND t.key = request.key;
+    END IF;
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us, part_priorities, part_sources)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
-                cost, CASE WHEN estimate AND request.granted = request.count THEN cost END);
+                cost, CASE WHEN estimate AND request.granted = request.count THEN cost END,
+                part_numbers, part_units, part_ends_us, part_priorities, part_sources);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -5592,6 +5713,11 @@ DECLARE
     counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
+    part_numbers bigint[]; -- of a balance: what each lot gave
+    part_units float8[];
+    part_ends_us bigint[];
+    part_priorities bigint[];
+    part_sources text[];
 BEGIN
     IF policy.max_keys <> 0 THEN
         request := pglimit._admit(request, policy.max_keys);
@@ -5608,15 +5734,21 @@ BEGIN
             request.id, request.policy, request.key);
         expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
+    IF counted AND request.algorithm = 'balance' THEN
+        SELECT coalesce(t.part_numbers, t.numbers[:1]), coalesce(t.part_units, ARRAY[t.cost * t.granted]), coalesce(t.part_ends_us, t.ends_us[:1]), coalesce(t.part_priorities, t.priorities[:1]), coalesce(t.part_sources, t.sources[:1])
+        INTO part_numbers, part_units, part_ends_us, part_priorities, part_sources
+        FROM pglimit_balance AS t WHERE t.policy = request.policy AND t.key = request.key;
+    END IF;
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us, part_priorities, part_sources)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
-                NULL, NULL);
+                NULL, NULL,
+                part_numbers, part_units, part_ends_us, part_priorities, part_sources);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
@@ -5640,6 +5772,11 @@ DECLARE
     counted bool; -- not of what an override or a shadow lets pass
     reservation text;
     expires_us bigint;
+    part_numbers bigint[]; -- of a balance: what each lot gave
+    part_units float8[];
+    part_ends_us bigint[];
+    part_priorities bigint[];
+    part_sources text[];
 BEGIN
     IF policy.max_keys <> 0 THEN
         request := pglimit._admit(request, policy.max_keys);
@@ -5656,15 +5793,21 @@ BEGIN
             request.id, request.policy, request.key);
         expires_us := CASE WHEN counted THEN request.updated_at_us ELSE request.now_us END + ttl_us;
     END IF;
+    IF counted AND request.algorithm = 'balance' THEN
+        SELECT coalesce(t.part_numbers, t.numbers[:1]), coalesce(t.part_units, ARRAY[t.cost * t.granted]), coalesce(t.part_ends_us, t.ends_us[:1]), coalesce(t.part_priorities, t.priorities[:1]), coalesce(t.part_sources, t.sources[:1])
+        INTO part_numbers, part_units, part_ends_us, part_priorities, part_sources
+        FROM pglimit_balance AS t WHERE t.policy = request.policy AND t.key = request.key;
+    END IF;
     IF counted THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
-                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate)
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us, part_priorities, part_sources)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
                 request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
                 coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us),
-                cost, NULL);
+                cost, NULL,
+                part_numbers, part_units, part_ends_us, part_priorities, part_sources);
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
             CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;

@@ -74,7 +74,7 @@ var algorithms = []algorithm{
 }
 
 // unqueued are those that have reservations.
-var unqueued = slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Queue || a.Lots })
+var unqueued = slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Queue })
 
 // parameter is one of a function's, as it is declared.
 type parameter struct{ Name, Type, Default string }

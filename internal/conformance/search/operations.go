@@ -26,7 +26,8 @@ const Slots = "acquire acquire acquire acquire acquire acquire acquire acquire r
 
 // Balances are those of a Base of that algorithm.
 const Balances = "grant grant grant grant grant grant grant grant allow allow allow allow allow allow allow allow allow upto upto upto upto once once all all all" +
-	" undo undo undo check usage usage charge refund refund block unblock reset begin begin commit commit rollback"
+	" undo undo undo check usage usage charge refund refund block unblock reset begin begin commit commit rollback" +
+	" reserve reserve reserve reserve reserve_up_to reserve_up_to settle settle settle settle cancel cancel cancel"
 
 // Simple are those of every algorithm and without an ID.
 const Simple = "allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow" +

@@ -94,7 +94,7 @@ func denied(op *store.Op) bool {
 // were any. Then it lifts the block that the denial o started. An error ends the decision in
 // a transaction only.
 func (r *Reaper) again(ctx context.Context, began time.Time, q *store.Query, o store.Outcome) (freed bool, err error) {
-	if q.Units == 0 || !q.Possible() || q.Algorithm == algorithm.LeakyBucketQueue || q.Algorithm == algorithm.Balance || q.Now == nil && r.watch.quiet() {
+	if q.Units == 0 || !q.Possible() || q.Algorithm == algorithm.LeakyBucketQueue || q.Now == nil && r.watch.quiet() {
 		return false, nil
 	}
 	own := *q // a statement may be in flight after the denial stands

@@ -34,7 +34,8 @@ type idempotent struct {
 // record is a reservation with the fields that only this store keeps.
 type record struct {
 	store.Reservation
-	idempotency string // as stored; empty for none
+	idempotency string          // as stored; empty for none
+	parts       []algorithm.Lot // of a balance
 	estimate    float64
 	forgetAt    int64
 	place       int    // in ages
@@ -116,6 +117,9 @@ func (m *Store) admit(q *store.Query, a *store.Admission, o store.Outcome, pinne
 	}
 	n.Key = strings.Clone(n.Key) // it may be a part of a large text
 	k.key = n.Key
+	if v, ok := o.View.(algorithm.AccountView); ok {
+		n.parts = v.Parts
+	}
 	if g := o.View.Counted(o.UpdatedAt); g.At != 0 {
 		n.CountedAt = g.At
 	} else {
@@ -194,7 +198,7 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) (sto
 			if fresh {
 				e.rules = h.Rules
 			}
-			back = e.state.Settle(&e.rules, now, at, algorithm.Reservation{Rules: h.Rules, Units: h.Units, CountedAt: h.CountedAt, EndsAt: h.EndsAt}, units, fresh)
+			back = e.state.Settle(&e.rules, now, at, algorithm.Reservation{Rules: h.Rules, Units: h.Units, CountedAt: h.CountedAt, EndsAt: h.EndsAt, Parts: h.parts}, units, fresh)
 			e.updatedAt = at
 		}
 		s.Outcome = e.standing(&q, now, at, 0)
@@ -349,14 +353,13 @@ func (m *Store) drop(h *record, now int64) {
 func (m *Store) usage(q *store.Query) (u store.Usage, err error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
-	if q.Algorithm == algorithm.Balance {
-		u.Outcome, err = m.with(q, false, func(e *entry, _, at int64) float64 {
-			u.Account = e.state.(*algorithm.Account).At(at)
-			return 0
-		})
-		return u, err
-	}
-	if u.Outcome, err = m.get(q); err != nil {
+	u.Outcome, err = m.with(q, false, func(e *entry, _, at int64) float64 {
+		if a, ok := e.state.(*algorithm.Account); ok {
+			u.Account = a.At(at)
+		}
+		return 0
+	})
+	if err != nil {
 		return u, err
 	}
 	w, windowed := u.Outcome.View.(*algorithm.Window)

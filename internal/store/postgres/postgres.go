@@ -93,6 +93,9 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 	if p.routed && op.Records() {
 		return errRecords(&op.Query)
 	}
+	if p.routed && op.Algorithm == algorithm.Balance && (op.Kind == store.Settle || op.Kind == store.Reserve && op.Admission.State == store.Open) {
+		return fmt.Errorf("%w: a reservation of a balance with Config.Sharding %q: use AllowN, and Refund what was not spent", store.ErrUnsupported, store.ShardingRouter)
+	}
 	switch op.Kind {
 	case store.TakeAll, store.GetAll, store.TakeAny:
 		return p.takeAll(ctx, op)

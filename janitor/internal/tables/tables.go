@@ -207,6 +207,7 @@ var Settle = map[string]func(context.Context, db.DBTX, db.TokenBucketSettleParam
 	"fixed_window":           ender[db.FixedWindowSettleParams]((*db.Queries).FixedWindowSettle),
 	"sliding_window_counter": ender[db.SlidingWindowCounterSettleParams]((*db.Queries).SlidingWindowCounterSettle),
 	"sliding_window_log":     ender[db.SlidingWindowLogSettleParams]((*db.Queries).SlidingWindowLogSettle),
+	"balance":                ender[db.BalanceSettleParams]((*db.Queries).BalanceSettle),
 }
 
 // ender gives the statements that end reservations one signature: their parameters differ

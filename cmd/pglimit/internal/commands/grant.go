@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -69,6 +70,9 @@ func balanceUsage(u limiter.Usage) string {
 		text += ", with an overdraft of " + cli.Units(u.Result.Burst)
 	}
 	text += "\n"
+	if u.Reservations > 0 {
+		text += fmt.Sprintf("reserved\t%s in %s\n", cli.Units(u.Reserved), printable.Count(u.Reservations, "open reservation"))
+	}
 	if u.Debt > 0 {
 		text += fmt.Sprintf("owed\t%s\n", cli.Units(u.Debt))
 	}

@@ -41,7 +41,8 @@ func TestCommandBalances(t *testing.T) {
 	run(0, "credits  balance", "find", "acme")
 	run(2, "use a number", "grant", "--policy", "credits", "acme", "many")
 	run(2, "Priority", "grant", "--policy", "credits", "acme", "1", "--priority", "9999")
-	run(2, "unsupported", "reserve", "--policy", "credits", "acme")
+	run(0, "reserved 7", "reserve", "--policy", "credits", "--cost", "7", "acme")
+	run(0, "reserved   7 in 1 open reservation", "usage", "--policy", "credits", "acme")
 	run(0, "granted 5", "grant", "bob", "5") // by flags
 	run(0, "", "block", "--policy", "credits", "acme", "1h")
 	run(1, "blocked", "allow", "--policy", "credits", "acme")

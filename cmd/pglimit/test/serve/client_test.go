@@ -138,6 +138,12 @@ func TestClient(t *testing.T) {
 		}
 		one(l.AllowN(c, credits, key, 7))
 		one(l.AllowN(c, credits, key, 5))
+		for _, settles := range []bool{true, false} {
+			h, err := l.Reserve(c, credits.Request(key, 2), time.Hour)
+			if one(h.Result, err); settles {
+				one(l.Settle(c, h.ID, 1))
+			}
+		}
 		left, err := l.Usage(c, credits, key)
 		left.Result = cut(left.Result)
 		for i := range left.Lots {

@@ -22,7 +22,7 @@ import (
 var Queries = db.New()
 
 // Table has the statements of one algorithm. A LeakyBucketQueue has no Refund, Undo or
-// Settle, a Balance no Settle, and it alone a Grant.
+// Settle, a Balance no Adjust, and it alone a Grant.
 type Table struct {
 	view  viewer
 	state func(*fields) algorithm.State
@@ -167,7 +167,7 @@ var tables = map[algorithm.Name]func() *Table{
 			deletes: deletes(Queries.BalanceDelete), grantOnce: one(Queries.BalanceGrantOnce),
 			kinds: [store.Leave + 1]lazy{
 				store.Take: one(Queries.BalanceTake), store.Reserve: one(Queries.BalanceReserve), store.Charge: one(Queries.BalanceCharge, charged),
-				store.Grant: one(Queries.BalanceGrant), store.Refund: one(Queries.BalanceRefund), store.Undo: one(Queries.BalanceUndo),
+				store.Grant: one(Queries.BalanceGrant), store.Refund: one(Queries.BalanceRefund), store.Undo: one(Queries.BalanceUndo), store.Settle: one(Queries.BalanceSettle, ended),
 				store.Get: one(Queries.BalanceGet), store.GetUsage: one(Queries.BalanceUsage),
 				store.Block: none(Queries.BalanceBlock), store.Unblock: none(Queries.BalanceUnblock, unblocked), store.Reset: deletes(Queries.BalanceReset),
 			},

@@ -278,6 +278,8 @@ func (f *fields) ended(id store.ReservationID) store.Ended {
 		now = &algorithm.Counter{Current: f.level, Previous: f.previous, EndsAt: f.settledAt, Period: f.windowOf}
 	case algorithm.Logs:
 		f.newest = f.settledAt
+	case algorithm.Balances:
+		now = accountState(f)
 	default:
 		now = &algorithm.Bucket{Units: f.level, LeakedAt: f.settledAt}
 	}
