@@ -18,37 +18,37 @@ import (
 // budget when a statement needs less.
 var budgets = map[string]int{
 	"LeakyBucketBlock": 91, "LeakyBucketCharge": 127, "LeakyBucketGet": 28,
-	"LeakyBucketLocked": 24, "LeakyBucketRefund": 97, "LeakyBucketReserve": 238,
+	"LeakyBucketLocked": 24, "LeakyBucketRefund": 97, "LeakyBucketReserve": 242,
 	"LeakyBucketReset": 55, "LeakyBucketSettle": 313, "LeakyBucketSweep": 93,
 	"LeakyBucketTake": 175, "LeakyBucketTakeMany": 247, "LeakyBucketTakeAll": 263, "LeakyBucketUnblock": 54,
 	"LeakyBucketUndo": 158, "LeakyBucketUsage": 38,
 
 	"LeakyBucketQueueBlock": 90, "LeakyBucketQueueCharge": 109, "LeakyBucketQueueGet": 25,
-	"LeakyBucketQueueLeave": 74, "LeakyBucketQueueLocked": 24, "LeakyBucketQueueReserve": 236,
+	"LeakyBucketQueueLeave": 74, "LeakyBucketQueueLocked": 24, "LeakyBucketQueueReserve": 240,
 	"LeakyBucketQueueReset": 55, "LeakyBucketQueueSweep": 91, "LeakyBucketQueueTake": 173,
 	"LeakyBucketQueueTakeMany": 248, "LeakyBucketQueueTakeAll": 264, "LeakyBucketQueueUnblock": 54, "LeakyBucketQueueUsage": 35,
 
 	"TokenBucketBlock": 82, "TokenBucketCharge": 97, "TokenBucketGet": 25,
-	"TokenBucketLocked": 24, "TokenBucketRefund": 76, "TokenBucketReserve": 207,
+	"TokenBucketLocked": 24, "TokenBucketRefund": 76, "TokenBucketReserve": 211,
 	"TokenBucketReset": 55, "TokenBucketSettle": 253, "TokenBucketSweep": 91,
 	"TokenBucketTake": 144, "TokenBucketTakeMany": 219, "TokenBucketTakeAll": 235, "TokenBucketUnblock": 54,
 	"TokenBucketUndo": 128, "TokenBucketUsage": 35,
 
 	"FixedWindowBlock": 82, "FixedWindowCalendarCharge": 182, "FixedWindowCalendarTake": 239,
 	"FixedWindowCharge": 128, "FixedWindowGet": 28, "FixedWindowLocked": 24,
-	"FixedWindowRefund": 71, "FixedWindowReserve": 294, "FixedWindowReset": 55,
+	"FixedWindowRefund": 71, "FixedWindowReserve": 298, "FixedWindowReset": 55,
 	"FixedWindowSettle": 218, "FixedWindowSweep": 71, "FixedWindowTake": 185,
 	"FixedWindowTakeMany": 311, "FixedWindowTakeAll": 334, "FixedWindowUnblock": 54, "FixedWindowUndo": 89,
 	"FixedWindowUsage": 42,
 
 	"SlidingWindowCounterBlock": 84, "SlidingWindowCounterCharge": 233, "SlidingWindowCounterGet": 34,
-	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 121, "SlidingWindowCounterReserve": 384,
+	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 121, "SlidingWindowCounterReserve": 388,
 	"SlidingWindowCounterReset": 55, "SlidingWindowCounterSettle": 368, "SlidingWindowCounterSweep": 80,
 	"SlidingWindowCounterTake": 314, "SlidingWindowCounterTakeMany": 417, "SlidingWindowCounterTakeAll": 433, "SlidingWindowCounterUnblock": 54,
 	"SlidingWindowCounterUndo": 203, "SlidingWindowCounterUsage": 44,
 
 	"SlidingWindowLogBlock": 95, "SlidingWindowLogCharge": 402, "SlidingWindowLogGet": 181,
-	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 174, "SlidingWindowLogReserve": 637,
+	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 174, "SlidingWindowLogReserve": 641,
 	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 438, "SlidingWindowLogSweep": 76,
 	"SlidingWindowLogTake": 573, "SlidingWindowLogTakeMany": 784, "SlidingWindowLogTakeAll": 800, "SlidingWindowLogUnblock": 54,
 	"SlidingWindowLogUndo": 221, "SlidingWindowLogUsage": 191,
@@ -63,10 +63,10 @@ var budgets = map[string]int{
 	"SlidingWindowLogInsert": 77, "SlidingWindowLogKeys": 7, "SlidingWindowLogPresent": 71,
 	"TokenBucketInsert": 64, "TokenBucketKeys": 9, "TokenBucketPresent": 71,
 
-	"BalanceBlock": 100, "BalanceCharge": 246, "BalanceDelete": 45, "BalanceGet": 75, "BalanceGrant": 386,
-	"BalanceGrantOnce": 441, "BalanceInsert": 82, "BalanceKeys": 7, "BalanceLocked": 24, "BalancePresent": 71,
-	"BalanceRefund": 201, "BalanceReserve": 399, "BalanceReset": 55, "BalanceSweep": 80, "BalanceTake": 337,
-	"BalanceTakeAll": 415, "BalanceTakeMany": 399, "BalanceUnblock": 54, "BalanceUndo": 242, "BalanceUsage": 141,
+	"BalanceBlock": 100, "BalanceCharge": 248, "BalanceDelete": 45, "BalanceGet": 76, "BalanceGrant": 388,
+	"BalanceGrantOnce": 448, "BalanceInsert": 82, "BalanceKeys": 7, "BalanceLocked": 24, "BalancePresent": 71,
+	"BalanceRefund": 203, "BalanceReserve": 431, "BalanceReset": 55, "BalanceSweep": 80, "BalanceTake": 339,
+	"BalanceTakeAll": 417, "BalanceTakeMany": 401, "BalanceUnblock": 54, "BalanceUndo": 244, "BalanceUsage": 142,
 	"FixedWindowChargeMarked": 236, "FixedWindowReserveMarked": 383, "FixedWindowTakeMarked": 313,
 	"LeakyBucketChargeMarked": 180, "LeakyBucketReserveMarked": 312, "LeakyBucketTakeMarked": 241,
 	"SlidingWindowCounterChargeMarked": 323, "SlidingWindowCounterReserveMarked": 512,
@@ -77,6 +77,7 @@ var budgets = map[string]int{
 	"TokenBucketUndoMarked": 151, "FixedWindowRefundMarked": 94, "FixedWindowUndoMarked": 112,
 	"SlidingWindowCounterRefundMarked": 144, "SlidingWindowCounterUndoMarked": 226, "SlidingWindowLogRefundMarked": 197,
 	"SlidingWindowLogUndoMarked": 244,
+	"BalanceSettle":              400,
 }
 
 // computes matches a node of a plan that computes something, in any version's spelling.
