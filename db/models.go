@@ -320,6 +320,11 @@ type PglimitReservation struct {
 	Requested      *float64
 	Estimate       *float64
 	UsageAtUs      *int64
+	PartNumbers    []int64
+	PartUnits      []float64
+	PartEndsUs     []int64
+	PartPriorities []int64
+	PartSources    []string
 }
 
 type PglimitSlidingWindowCounter struct {

@@ -311,6 +311,8 @@ SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.upda
 --   - is open, and for 'expired' its time is over; or
 --   - has expired and is settled late.
 -- changes reports whether it does; units_before returns the units counted before.
+-- The sum that has the reservation's units in pglimit_usage, if there is one, has units
+-- afterwards.
 -- Every Settle locks the reservation before the key's row, so two cannot deadlock.
 --
 -- level and the other columns of the key's state are as of updated_at_us: after the
@@ -324,7 +326,7 @@ SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.upda
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
                        OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
@@ -384,6 +386,11 @@ UPDATE pglimit_reservation AS h SET
     units = CASE WHEN sqlc.arg(state)::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
 WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND b.changes
+), summed AS (
+UPDATE pglimit_usage AS u SET
+    units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+FROM reservation AS b
+WHERE b.changes AND u.policy = sqlc.arg(policy) AND u.key = sqlc.arg(key) AND u.algorithm = 'balance' AND u.at_us = b.usage_at_us
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,

@@ -81,6 +81,7 @@ var parts = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^(?:EXIT|CONTINUE) WHEN (.*);$`),
 	regexp.MustCompile(`(?s)^WHILE (.*) LOOP$`),
 	regexp.MustCompile(`(?s)^FOR i IN (.*) \.\. (.*) LOOP$`),
+	regexp.MustCompile(`(?s)^FOREACH \w+ IN ARRAY (.*) LOOP$`),
 	regexp.MustCompile(`(?s)^PERFORM (.*);$`),
 	regexp.MustCompile(`(?s)^RETURN (.*);$`),
 	regexp.MustCompile(`(?s)^RAISE \w+ USING (.*);$`),

@@ -2528,7 +2528,7 @@ BEGIN
         ELSE
             WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
                            request.now_us AS now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired'
                                    OR h.expires_at_us <= request.now_us)
@@ -2585,6 +2585,11 @@ BEGIN
                 units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
             FROM reservation AS b LEFT JOIN counted AS t ON true
             WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
+            ), summed AS (
+            UPDATE pglimit_usage AS u SET
+                units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
+            FROM reservation AS b
+            WHERE b.changes AND u.policy = request.policy AND u.key = request.key AND u.algorithm = 'balance' AND u.at_us = b.usage_at_us
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,

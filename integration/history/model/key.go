@@ -112,7 +112,7 @@ func (k *Key) tidy() {
 		l.Advance(&algorithm.Rules{Period: l.Keep}, k.Clock, k.Clock)
 	}
 	if a, ok := k.State.(*algorithm.Account); ok {
-		if a.From = (algorithm.Spent{}); len(a.Lots) == 0 {
+		if a.Parts = nil; len(a.Lots) == 0 {
 			a.Lots = nil
 		}
 	}
