@@ -260,3 +260,21 @@ func TestGrantAboveManyLots(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 }
+
+// TestBalanceView: the view has no lot that has expired among the units that are left, although no
+// request has come since, and its sums are those of Usage.
+func TestBalanceView(t *testing.T) {
+	t.Parallel()
+	pool := testworld.NewPool(t)
+	now := time.Now().Add(-time.Hour)
+	before := testworld.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return now }})
+	for _, lot := range []limiter.GrantOptions{{Expires: now.Add(time.Minute)}, {Expires: now.Add(2 * time.Minute)}, {Expires: now.Add(24 * time.Hour)}, {}} {
+		must.OK(before.Grant(t.Context(), prepaid, "k", 10, lot))(t)
+	}
+	must.OK(before.AllowN(t.Context(), prepaid, "k", 4))(t)
+	got := testworld.Value[string](t, pool, `SELECT concat_ws(' ', units, lots, granted, spent, expired, debt, next_end_at - $1::timestamptz) FROM pglimit_balance_now`, now)
+	u := must.OK(testworld.NewLimiter(t, pool, nil).Usage(t.Context(), prepaid, "k"))(t)
+	if got != "20 2 40 4 16 0 1 day" || got != fmt.Sprint(u.Result.Remaining, len(u.Lots), u.Granted, u.Spent, u.Expired, u.Debt)+" 1 day" {
+		t.Errorf("the view has %s, and Usage %+v", got, u)
+	}
+}

@@ -167,7 +167,8 @@ func TestSlotEndsAtItsEnd(t *testing.T) {
 }
 
 // TestSlotOfAKilledProcess: two jobs hold the two slots and renew them, and a third waits. Once the
-// process of a job is killed, its slot ends, and the third gets its turn. The other goes on.
+// process of a job is killed, the third gets its turn when the slot ends, and not before: its fence
+// is at least the time at which it got it. The other job goes on.
 func TestSlotOfAKilledProcess(t *testing.T) {
 	const holder = "PGLIMIT_TEST_HOLDER"
 	p := limiter.Policy{Name: "killed", Algorithm: limiter.Concurrency, Limit: 2, Period: 2 * time.Second}
@@ -198,9 +199,11 @@ func TestSlotOfAKilledProcess(t *testing.T) {
 		t.Fatalf("a third job holds a slot: %+v", s)
 	}
 	must.Succeed(t, jobs[0].Process.Kill())
+	_ = jobs[0].Wait() // the signal is its error
+	ends := testworld.Value[int64](t, pool, `SELECT ends[1] FROM pglimit_slot`) // or later, if it is the other's
 	third := must.OK(l.AcquireWait(t.Context(), p.Request("k", 1), time.Hour))(t)
 	u := must.OK(l.Usage(t.Context(), p, "k"))(t)
-	if !third.Result.Allowed || u.Reservations != 2 || u.Spent != 2 {
+	if !third.Result.Allowed || third.Fence < ends || u.Reservations != 2 || u.Spent != 2 {
 		t.Errorf("got %+v; held: %+v", third, u)
 	}
 }
