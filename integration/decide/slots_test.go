@@ -199,7 +199,7 @@ func TestSlotOfAKilledProcess(t *testing.T) {
 		t.Fatalf("a third job holds a slot: %+v", s)
 	}
 	must.Succeed(t, jobs[0].Process.Kill())
-	_ = jobs[0].Wait() // the signal is its error
+	_ = jobs[0].Wait()                                                          // the signal is its error
 	ends := testworld.Value[int64](t, pool, `SELECT ends[1] FROM pglimit_slot`) // or later, if it is the other's
 	third := must.OK(l.AcquireWait(t.Context(), p.Request("k", 1), time.Hour))(t)
 	u := must.OK(l.Usage(t.Context(), p, "k"))(t)

@@ -131,6 +131,20 @@ func checkBalances(_ *scene, all []record) error {
 	return nil
 }
 
+// checkKeys checks that no more keys were granted units than the bound.
+func checkKeys(s *scene, all []record) error {
+	granted := map[int]bool{}
+	for i := range all {
+		if all[i].Out.Result.Granted > 0 && all[i].Op.Verb != model.Check {
+			granted[all[i].Op.Key] = true
+		}
+	}
+	if s.Bounded && len(granted) > maxKeys {
+		return fmt.Errorf("%d keys were granted units, more than %d", len(granted), maxKeys)
+	}
+	return nil
+}
+
 // drifts reports whether another operation may have changed what an attempt reads of other rows
 // while it was under way: the sources that are known, and the block.
 func drifts(r *record, all []record) bool {
@@ -150,7 +164,7 @@ func touches(s *scene, r *record) bool {
 	switch {
 	case r.Op.Verb != model.Allow && r.Op.Verb != model.AllowUpTo && !r.Op.Reserves(), r.Op.SQL:
 		return false
-	case r.Op.Idem != 0:
+	case r.Op.Idem != 0, s.Bounded: // which inserts an empty row
 		return true
 	}
 	return s.sharesStatements() && shares(r)

@@ -129,6 +129,9 @@ func (c *client) draw(inTx bool) model.Op {
 	if c.Balances {
 		verbs = append(verbs, model.Add, model.Add, model.Add, model.Add, model.Add, model.Usage)
 	}
+	if c.Bounded {
+		verbs = append(verbs[:8:8], model.Refund) // which no key's first request is lost in
+	}
 	op.Verb = verbs[c.rand.IntN(len(verbs))]
 	c.fill(&op)
 	switch op.Verb {
@@ -304,7 +307,7 @@ func (c *client) fillAll(op *model.Op) {
 
 // send makes a call of l.
 func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o model.Out, err error) {
-	call := verbs.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond, From: op.From}
+	call := verbs.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.key(op.Key), op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond, From: op.From}
 	call.Floor, call.Estimate = op.Floor, op.Estimate
 	switch op.Verb {
 	case model.Wait:

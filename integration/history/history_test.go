@@ -18,6 +18,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/history/model"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -109,10 +110,22 @@ func judge(s *scene, all []record) (found []error) {
 	if slices.ContainsFunc(all, func(r record) bool { return r.Op.Verb == model.Wait && r.Out.Lost }) {
 		return []error{errUnchecked} // a turn that a Wait abandons goes to a later one, unseen
 	}
-	for _, check := range []func(*scene, []record) error{check, checkCached, checkBalances} {
-		if err := check(s, all); err != nil {
-			found = append(found, err)
+	parts := [][]record{all}
+	if s.Bounded { // no operation has two keys
+		parts = make([][]record, len(s.plans))
+		for _, r := range all {
+			parts[r.Op.Key] = append(parts[r.Op.Key], r)
 		}
+	}
+	for _, part := range parts {
+		for _, check := range []func(*scene, []record) error{check, checkCached, checkBalances} {
+			if err := check(s, part); err != nil {
+				found = append(found, err)
+			}
+		}
+	}
+	if err := checkKeys(s, all); err != nil {
+		found = append(found, err)
 	}
 	return found
 }
@@ -169,6 +182,9 @@ func (s summary) add(all []record, found []error) {
 		}
 		if r.Op.Estimate && r.Op.Verb == model.Reserve && r.Out.Result.Allowed && r.Out.Result.Granted != r.Op.Units {
 			s["corrected estimates"]++
+		}
+		if r.Out.Result.Reason == limiter.ReasonKeys {
+			s["keys beyond the bound"]++
 		}
 		if r.Out.Lost {
 			s["lost answers"]++

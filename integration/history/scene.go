@@ -37,11 +37,11 @@ type scene struct {
 
 // themes are the kinds of operations that a scene has besides the usual ones.
 type themes struct {
-	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Balances, Floors, UpTo bool
+	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Balances, Floors, UpTo, Bounded bool
 }
 
 // forms are what a scene may be about. usual has all verbs of limits.
-var forms = flag.String("forms", "usual usual usual attempts slots balances upto floors", "what histories are about; one may stand there again")
+var forms = flag.String("forms", "usual usual usual attempts slots balances upto floors keys", "what histories are about; one may stand there again")
 
 // The scenes that run at once, and their size.
 const (
@@ -76,6 +76,8 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	case "upto": // estimates are corrected once five are settled
 		s.UpTo, s.Reserves, s.Idempotent, s.Tx = true, true, false, false
 		s.clients, s.ops = clients/2, 2*ops
+	case "keys":
+		s.Bounded, s.Idempotent, s.SQL, s.Tx, keys, s.ops = true, false, false, false, 4, 2*ops
 	default:
 		if r.IntN(3) == 0 {
 			keys = 2 + r.IntN(2)
@@ -89,6 +91,10 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 		}
 	}
 	for i := range keys {
+		if s.Bounded && i > 0 {
+			s.plans = append(s.plans, s.plans[0])
+			continue
+		}
 		s.plans = append(s.plans, s.drawPlans(r, fmt.Sprintf("scene-%d-%d", number, i)))
 	}
 	slices.SortFunc(s.plans, func(a, b []limiter.Policy) int { // the order in which rows are locked
@@ -108,6 +114,12 @@ func (s *scene) drawPlans(r *rand.Rand, name string) []limiter.Policy {
 		return []limiter.Policy{{Name: name, Algorithm: limiter.Concurrency, Limit: float64(1 + r.IntN(3)), Period: period}}
 	case s.Balances:
 		return []limiter.Policy{{Name: name, Algorithm: limiter.Balance, Overdraft: float64(r.IntN(2) * 4), BlockFor: p.BlockFor}}
+	case s.Bounded:
+		for p.Algorithm == limiter.LeakyBucketQueue || p.Calendar != "" || p.BlockFor != 0 {
+			p = drawPolicy(r)
+		}
+		p.Name, p.MaxKeys = name, maxKeys
+		return []limiter.Policy{p}
 	case s.UpTo:
 		for p.Algorithm == limiter.LeakyBucketQueue {
 			p = drawPolicy(r)
@@ -120,6 +132,17 @@ func (s *scene) drawPlans(r *rand.Rand, name string) []limiter.Policy {
 		return []limiter.Policy{p, otherPlan(r, p)}
 	}
 	return []limiter.Policy{p}
+}
+
+// maxKeys is the MaxKeys of a policy that has a bound.
+const maxKeys = 2
+
+// key returns the name of a key. Under a bound all keys have one policy.
+func (s *scene) key(n int) string {
+	if s.Bounded {
+		return fmt.Sprint(s.name, "-", n)
+	}
+	return s.name
 }
 
 // sharesStatements reports whether two clients of a scene are in one process. Then a statement

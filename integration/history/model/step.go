@@ -3,6 +3,8 @@ package model
 import (
 	"slices"
 	"time"
+
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // Step returns the worlds in which op may have left w with that outcome. There are none if
@@ -34,6 +36,12 @@ func Step(w *World, op *Op, out *Out) []*World {
 			}
 		}
 		return worlds
+	}
+	if out.Result.Reason == limiter.ReasonKeys { // it has found no row
+		if w.Keys[op.Key].State == nil {
+			return []*World{w}
+		}
+		return nil
 	}
 	var worlds []*World
 	for _, now := range clocks(op, out) {
