@@ -75,7 +75,8 @@ prove-bounds: ## Search for over-admission: 100,000 histories of each algorithm'
 	PGLIMIT_SEARCH_HISTORIES=$(or $(STATEMENT_HISTORIES),2000) PGLIMIT_SEARCH_SEED=$(or $(SEED),1) bin/withpg -- go test -count=1 -timeout 60m -v ./integration/search
 
 # Porcupine looks for an order of each history. A failure prints the first answer that has
-# no place in one, and the seed: make prove-history ARGS='-seed 1'.
+# no place in one, and the seed: make prove-history ARGS='-seed 1'. -forms 'slots balances' draws
+# only these. -crashes also kills the server, which must be no one else's.
 prove-history: ## Check 100,000 operations of several processes for linearizability (ARGS: flags of the test)
 	@scripts/setup
 	cd integration && go test ./history -count=1 -v -timeout 1h -run TestAnswersAreThoseOfOneOrder -operations 100000 $(ARGS)
