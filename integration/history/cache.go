@@ -69,6 +69,9 @@ func denials(all []record) (found []denial) {
 		switch r.Op.Verb {
 		case model.Allow, model.Reserve, model.Wait, model.AllowAll:
 			for _, a := range requests(r) {
+				if r.Op.Estimate { // it was denied less than it asked for, or more
+					a.Units = 0
+				}
 				if !a.Allowed {
 					found = append(found, denial{r, a})
 				}
@@ -82,7 +85,7 @@ func denials(all []record) (found []denial) {
 func (d denial) answers(r *record, a asked, all []record) bool {
 	since := a.At.Sub(d.At)
 	if d.Process != r.Process || d.Key != a.Key || d.Request.Policy != a.Request.Policy || d.Call > r.Return || a.Units < d.Units || a.Floor < d.Floor ||
-		a.Request.Policy.Algorithm == limiter.SlidingWindowLog && (a.Units != d.Units || a.Floor != d.Floor) || a.Request.Policy.Calendar != "" ||
+		a.Request.Policy.Algorithm == limiter.SlidingWindowLog && !d.Op.Estimate && (a.Units != d.Units || a.Floor != d.Floor) || a.Request.Policy.Calendar != "" ||
 		since < 0 || since >= cacheFor || since >= d.RetryAfter || !slices.Contains(r.Op.Clocks, a.At.UnixMicro()) {
 		return false
 	}
