@@ -353,9 +353,10 @@ WITH c AS MATERIALIZED (
                   THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
              CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
 ), extended AS (
-    UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = c.us + GREATEST($6::bigint, 600000000::bigint)
+    UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = GREATEST(t.expires_at_us, c.us + GREATEST($6::bigint, 600000000::bigint))
     FROM c
-    WHERE t.policy = $1 AND t.key = $2 AND t.expires_at_us < c.us + 300000000::bigint
+    WHERE t.policy = $1 AND t.key = $2
+      AND EXISTS (SELECT FROM pglimit_leaky_bucket_queue AS s WHERE s.policy = $1 AND s.key = $2 AND s.expires_at_us < c.us + 300000000::bigint)
     RETURNING t.expires_at_us
 )
 SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
@@ -376,6 +377,8 @@ type LeakyBucketQueuePresentParams struct {
 // LeakyBucketQueuePresent returns for how long, in microseconds, the key surely has a row: left_us.
 // It is 0 or less if there is none. If that is less than five minutes, the statement makes it
 // the policy's lifetime, at least ten minutes, so that a key in use is looked for every five.
+// EXISTS reads the time as of the beginning of the statement: of two at once, the second finds the
+// row that the first has changed.
 //
 // Index: the primary key; expires_at_us if it changes. Locks the key's row only if it
 // changes it.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -154,6 +155,34 @@ func TestDueRow(t *testing.T) {
 	w.forward(12 * time.Minute)
 	w.sweep()
 	w.expect(p, 0, 0)
+}
+
+// TestTwoLookForARow: a process that looks for a row while another makes it last for longer finds
+// it.
+func TestTwoLookForARow(t *testing.T) {
+	w := newWorld(t)
+	w.allow(w.Limiter, hour(limiter.TokenBucket, 1), "k", "")
+	first, second := testworld.Begin(t, w.pool, pgx.TxOptions{}), testworld.Begin(t, w.pool, pgx.TxOptions{})
+	later := w.now().Add(time.Hour).UnixMicro()
+	look := func(tx pgx.Tx) (left int64, err error) {
+		return db.New().TokenBucketPresent(t.Context(), tx, db.TokenBucketPresentParams{Policy: "bounded", Key: "k", NowUs: &later})
+	}
+	must.OK(look(first))(t)
+	pid, found := second.Conn().PgConn().PID(), make(chan int64)
+	go func() {
+		left, err := look(second)
+		if err != nil {
+			t.Error(err)
+		}
+		found <- left
+	}()
+	testworld.Eventually(t, "the second waits", func(context.Context) (bool, error) {
+		return testworld.Value[bool](t, w.pool, "SELECT cardinality(pg_blocking_pids($1)) > 0", pid), nil
+	})
+	must.Succeed(t, first.Commit(t.Context()))
+	if left := <-found; left <= 0 {
+		t.Errorf("the row was not found: %d", left)
+	}
 }
 
 // TestPermitsEnd: a process uses permits that it took before for up to five seconds: the janitor

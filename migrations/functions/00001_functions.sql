@@ -2828,9 +2828,10 @@ BEGIN
         WITH c AS MATERIALIZED (
             SELECT request.now_us AS us
         ), extended AS (
-            UPDATE pglimit_leaky_bucket AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            UPDATE pglimit_leaky_bucket AS t SET expires_at_us = GREATEST(t.expires_at_us, c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint))
             FROM c
-            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            WHERE t.policy = request.policy AND t.key = request.key
+              AND EXISTS (SELECT FROM pglimit_leaky_bucket AS s WHERE s.policy = request.policy AND s.key = request.key AND s.expires_at_us < c.us + 300000000::bigint)
             RETURNING t.expires_at_us
         )
         SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
@@ -2842,9 +2843,10 @@ BEGIN
         WITH c AS MATERIALIZED (
             SELECT request.now_us AS us
         ), extended AS (
-            UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            UPDATE pglimit_leaky_bucket_queue AS t SET expires_at_us = GREATEST(t.expires_at_us, c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint))
             FROM c
-            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            WHERE t.policy = request.policy AND t.key = request.key
+              AND EXISTS (SELECT FROM pglimit_leaky_bucket_queue AS s WHERE s.policy = request.policy AND s.key = request.key AND s.expires_at_us < c.us + 300000000::bigint)
             RETURNING t.expires_at_us
         )
         SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
@@ -2856,9 +2858,10 @@ BEGIN
         WITH c AS MATERIALIZED (
             SELECT request.now_us AS us
         ), extended AS (
-            UPDATE pglimit_token_bucket AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            UPDATE pglimit_token_bucket AS t SET expires_at_us = GREATEST(t.expires_at_us, c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint))
             FROM c
-            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            WHERE t.policy = request.policy AND t.key = request.key
+              AND EXISTS (SELECT FROM pglimit_token_bucket AS s WHERE s.policy = request.policy AND s.key = request.key AND s.expires_at_us < c.us + 300000000::bigint)
             RETURNING t.expires_at_us
         )
         SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
@@ -2870,9 +2873,10 @@ BEGIN
         WITH c AS MATERIALIZED (
             SELECT request.now_us AS us
         ), extended AS (
-            UPDATE pglimit_fixed_window AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            UPDATE pglimit_fixed_window AS t SET expires_at_us = GREATEST(t.expires_at_us, c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint))
             FROM c
-            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            WHERE t.policy = request.policy AND t.key = request.key
+              AND EXISTS (SELECT FROM pglimit_fixed_window AS s WHERE s.policy = request.policy AND s.key = request.key AND s.expires_at_us < c.us + 300000000::bigint)
             RETURNING t.expires_at_us
         )
         SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
@@ -2884,9 +2888,10 @@ BEGIN
         WITH c AS MATERIALIZED (
             SELECT request.now_us AS us
         ), extended AS (
-            UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            UPDATE pglimit_sliding_window_counter AS t SET expires_at_us = GREATEST(t.expires_at_us, c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint))
             FROM c
-            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            WHERE t.policy = request.policy AND t.key = request.key
+              AND EXISTS (SELECT FROM pglimit_sliding_window_counter AS s WHERE s.policy = request.policy AND s.key = request.key AND s.expires_at_us < c.us + 300000000::bigint)
             RETURNING t.expires_at_us
         )
         SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
@@ -2898,9 +2903,10 @@ BEGIN
         WITH c AS MATERIALIZED (
             SELECT request.now_us AS us
         ), extended AS (
-            UPDATE pglimit_sliding_window_log AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            UPDATE pglimit_sliding_window_log AS t SET expires_at_us = GREATEST(t.expires_at_us, c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint))
             FROM c
-            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            WHERE t.policy = request.policy AND t.key = request.key
+              AND EXISTS (SELECT FROM pglimit_sliding_window_log AS s WHERE s.policy = request.policy AND s.key = request.key AND s.expires_at_us < c.us + 300000000::bigint)
             RETURNING t.expires_at_us
         )
         SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
@@ -2912,9 +2918,10 @@ BEGIN
         WITH c AS MATERIALIZED (
             SELECT request.now_us AS us
         ), extended AS (
-            UPDATE pglimit_balance AS t SET expires_at_us = c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint)
+            UPDATE pglimit_balance AS t SET expires_at_us = GREATEST(t.expires_at_us, c.us + GREATEST(request.lifetime_us::bigint, 600000000::bigint))
             FROM c
-            WHERE t.policy = request.policy AND t.key = request.key AND t.expires_at_us < c.us + 300000000::bigint
+            WHERE t.policy = request.policy AND t.key = request.key
+              AND EXISTS (SELECT FROM pglimit_balance AS s WHERE s.policy = request.policy AND s.key = request.key AND s.expires_at_us < c.us + 300000000::bigint)
             RETURNING t.expires_at_us
         )
         SELECT (coalesce((SELECT t.expires_at_us FROM extended AS t),
