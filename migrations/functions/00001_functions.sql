@@ -2642,7 +2642,7 @@ BEGIN
     ELSIF request.algorithm = 'balance' THEN
         RETURN pglimit._balance(request);
     END IF;
-    RAISE feature_not_supported USING MESSAGE = format('pglimit: a policy of %s has no such function', request.algorithm),
+    RAISE feature_not_supported USING MESSAGE = pg_catalog.format('pglimit: a policy of %s has no such function', request.algorithm),
         HINT = CASE request.algorithm WHEN 'attempts' THEN 'Use pglimit.attempt, then pglimit.succeeded or pglimit.failed.' ELSE 'Use pglimit.acquire, then pglimit.renew and pglimit.release.' END;
 END $pglimit$;
 -- +goose StatementEnd
