@@ -285,7 +285,10 @@ func (l *Limiter) Usage(ctx context.Context, p limiter.Policy, key string) (limi
 	if err := l.send(ctx, "/v1/usage?"+url.Values{"policy": {p.Name}, "key": {key}}.Encode(), nil, &u); err != nil {
 		return limiter.Usage{}, err
 	}
-	use := limiter.Usage{Result: u.Result.result(), Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Granted: u.Granted, Expired: u.Expired, Debt: u.Debt, Lots: u.Lots}
+	use := limiter.Usage{Result: u.Result.result(), Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Granted: u.Granted, Expired: u.Expired, Debt: u.Debt}
+	if len(u.Lots) > 0 {
+		use.Lots = u.Lots
+	}
 	if u.WindowEndsAt != nil {
 		use.WindowEndsAt = *u.WindowEndsAt
 	}

@@ -51,8 +51,8 @@ func TestAllowAllBadInput(t *testing.T) {
 	}
 	once := p.Request("k", 1)
 	once.IdempotencyKey = "1"
-	if _, err := l.AllowAll(ctx, once); !errors.Is(err, limiter.ErrUnsupported) {
-		t.Errorf("with an idempotency key: %v", err)
+	if _, err := l.AllowAll(ctx, once, p.Request("l", 1)); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("with an idempotency key for one of two: %v", err)
 	}
 	// The same name and key under another algorithm is a different row.
 	other := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}

@@ -165,15 +165,24 @@ func (p *program) kill(ctx context.Context, t *testing.T, d *deaths) {
 			p.books.record(n, lost, errKilled)
 			continue
 		}
-		what := n.Parts[0]
-		request := what.Policy.Request(what.Key, what.Units)
-		request.IdempotencyKey = n.Once
+		requests := make([]limiter.Request, len(n.Parts))
+		for i, what := range n.Parts {
+			requests[i] = what.Policy.Request(what.Key, what.Units)
+			requests[i].IdempotencyKey = n.Once
+		}
 		var r limiter.Result
 		eventually(t, n.Once+" again", func(context.Context) (err error) { // a retry without an answer may be repeated too
-			r, err = p.clients[0].l.Do(ctx, request)
+			if len(requests) > 1 {
+				var all limiter.Results
+				if all, err = p.clients[0].l.AllowAll(ctx, requests...); err == nil {
+					r = all.PerRequest[len(requests)-1]
+				}
+				return err
+			}
+			r, err = p.clients[0].l.Do(ctx, requests[0])
 			return err
 		})
-		if !r.Allowed || r.Granted != what.Units {
+		if !r.Allowed || r.Granted != n.Parts[len(requests)-1].Units {
 			t.Errorf("%s again: %+v", n.Once, r)
 		}
 		p.books.record(n, answered, nil)

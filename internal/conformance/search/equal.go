@@ -42,8 +42,12 @@ func (e *equality) newModel() *side {
 }
 
 // differs reports whether a call in a transaction is not what it is outside of one: a Check
-// gives no expired reservation back, and a denied AllowAll or an AllowAny brings rows up to date.
+// gives no expired reservation back, and a denied AllowAll or an AllowAny brings rows up to date. So
+// does an AllowAny that counts once, which is always in one.
 func (e *equality) differs(s *Step) bool {
+	if s.Idempotency != "" && (s.Op == "any" || s.Op == "split") && !e.history.Plain {
+		return true
+	}
 	return len(e.subject.open) > 0 && (s.Op == "check" || (s.Op == "all" || s.Op == "reserve_all" || s.Op == "any" || s.Op == "split") && !e.history.Plain)
 }
 

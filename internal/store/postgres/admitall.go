@@ -85,7 +85,7 @@ func (p Store) unlessAdmitted(ctx context.Context, tx db.DBTX, groups []*store.G
 	}
 	found, err := p.look(ctx, tx, slices.DeleteFunc(slices.Clone(groups), (*store.Group).Fits))
 	for _, b := range found {
-		if err == nil && b != nil {
+		if err == nil && b != nil && !b.free() { // the first look forgets those that are free, but for what is never granted
 			err = exec.ErrAdmitted
 		}
 	}
