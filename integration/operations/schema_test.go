@@ -42,11 +42,11 @@ func TestDoctorMigrations(t *testing.T) {
 	pool := testworld.NewPool(t)
 	expect(t, pool, "migrations", doctor.OK, "all ")
 	steps, err := sets.Tables.Down(ctx, pool, 7)
-	if err != nil || len(steps) != 7 {
+	if err != nil || len(steps) != 8 {
 		t.Fatal(steps, err)
 	}
-	expect(t, pool, "migrations", doctor.Fail, steps[6].Name, "pglimit migrate up")
-	expect(t, pool, "grants", doctor.Fail, steps[6].Name, "pglimit migrate up")
+	expect(t, pool, "migrations", doctor.Fail, steps[7].Name, "pglimit migrate up")
+	expect(t, pool, "grants", doctor.Fail, steps[7].Name, "pglimit migrate up")
 	if err := sets.Tables.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
