@@ -200,14 +200,14 @@ func outage(err error) bool {
 }
 
 // nodeLost reports whether a coordinator of Citus passes on libpq's words for a connection to a
-// node that broke, or says that a node did not answer a commit. It gives them no other SQLSTATE than
-// an internal error's.
+// node that broke, says that a node did not answer a commit, or looks for a shard that was split or
+// moved meanwhile. It gives them no other SQLSTATE than an internal error's.
 func nodeLost(err error) bool {
 	text := err.Error()
 	return slices.ContainsFunc([]string{
 		"server closed the connection unexpectedly", "invalid socket", "no connection to the server", "could not receive data from server",
 		"could not send data to server", "connection has been closed unexpectedly", "connection to the remote node",
-		"could not commit transaction for shard", "failed to commit transaction on",
+		"could not commit transaction for shard", "failed to commit transaction on", "could not find valid entry for shard",
 	}, func(words string) bool { return strings.Contains(text, words) })
 }
 

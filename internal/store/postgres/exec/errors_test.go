@@ -99,6 +99,7 @@ func TestTranslate(t *testing.T) {
 		{"XX000", "server closed the connection unexpectedly\ninvalid socket", away, away, "closed the connection"},
 		{"XX000", "could not commit transaction for shard 102013 on at least one active node", away, away, "commit"},
 		{"XX000", "failed to commit transaction on localhost:5433", away, away, "commit"},
+		{"XX000", "could not find valid entry for shard 102009", away, away, "entry"},
 		{"XX000", "cache lookup failed", mis, mis, "correct what it names"},
 		{"P0001", "raised by a trigger", mis, mis, "correct what it names"},
 		{"ZZ999", "of a server to come", mis, mis, "correct what it names"},
