@@ -21,7 +21,7 @@ import (
 //	})
 //
 // The slot is renewed while the handler runs, as limiter.Limiter.Keep does. So the Period may be
-// short: it is how long the slots of a process that died are held. If a slot is lost, by a Reset
+// short: the slots of a process that died are held for that long. If a slot is lost, by a Reset
 // or because the database was away, the handler's context ends. A call whose handler succeeded
 // nevertheless is answered as that says, and the loss is logged.
 //

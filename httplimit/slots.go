@@ -19,7 +19,7 @@ import (
 //	})(next)
 //
 // The slot is renewed while the handler runs, as limiter.Limiter.Keep does, so the Period may be
-// short: it is how long the slots of a process that died are held. If a slot is lost, because the
+// short: the slots of a process that died are held for that long. If a slot is lost, because the
 // database is away for that long or by a Reset, the context of the HTTP request ends.
 //
 // A denied request gets the response of New, with Retry-After: the time until a slot ends that is

@@ -90,7 +90,7 @@ func (e *engine) endAll(ctx context.Context, v *verb, state store.State, ids []s
 	for i, id := range ids {
 		requests[i].Cost = units[min(i, len(units)-1)]
 		if spent := requests[i].Cost; !(spent >= 0 && spent <= algorithm.MaxUnits) {
-			return results, store.Invalid("units", strconv.FormatFloat(spent, 'g', -1, 64), "must be from 0 to 2^53")
+			return results, store.Invalid(fmt.Sprintf("units[%d]", min(i, len(units)-1)), strconv.FormatFloat(spent, 'g', -1, 64), "must be from 0 to 2^53")
 		}
 		if ends[i], err = e.ending(&requests[i], id, state); err != nil {
 			return results, fmt.Errorf("reservations[%d]: %w", i, err)

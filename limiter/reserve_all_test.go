@@ -77,7 +77,7 @@ func TestSettleAllRefuses(t *testing.T) {
 	}{
 		"units 3: must be one number for all, or 2: one for each reservation": {made.IDs, []float64{1, 1, 1}, limiter.ErrInvalid},
 		"reservations 0: must be from 1 to 1000 IDs":                          {nil, []float64{1}, limiter.ErrInvalid},
-		"units -1: must be from 0 to 2^53":                                    {made.IDs, []float64{1, -1}, limiter.ErrInvalid},
+		"units[1] -1: must be from 0 to 2^53":                                 {made.IDs, []float64{1, -1}, limiter.ErrInvalid},
 		"reservations[1]: pglimit: invalid":                                   {[]string{made.IDs[0], "x"}, []float64{1}, limiter.ErrInvalid},
 		"is there twice":                                                      {append(made.IDs[:2:2], made.IDs[0]), []float64{1}, limiter.ErrInvalid},
 		"no such reservation":                                                 {append(made.IDs[:2:2], unknown), []float64{1}, limiter.ErrNoReservation},

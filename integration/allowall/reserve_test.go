@@ -37,7 +37,7 @@ func TestReserveAllDecidesAsMemory(t *testing.T) {
 
 // TestSettleAllNeverDeadlocks: many callers reserve, settle and cancel several keys in random
 // orders, from the pool, in transactions and one by one, among requests for the same keys. None
-// meets a deadlock, and what is left in use is what was settled.
+// meets a deadlock. In the end the units in use are those settled.
 func TestSettleAllNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	ctx, address := t.Context(), testworld.NewDatabase(t)

@@ -134,8 +134,8 @@ func TestBalanceSpendsOnce(t *testing.T) {
 }
 
 // TestBalanceGivesBackOnce: of callers of all drivers that reserve, settle, cancel and let expire at
-// once, each reservation ends once. In the end what was granted is what is left and was settled,
-// but for what expired with its lot.
+// once, each reservation ends once. In the end the units granted are those left, settled and
+// expired.
 func TestBalanceGivesBackOnce(t *testing.T) {
 	t.Parallel()
 	url := testworld.NewDatabase(t)

@@ -112,7 +112,7 @@ type Key struct {
 	inspect.Found
 }
 
-// KeyUsage is what a key has spent under a policy on each of the last 30 days, in UTC.
+// KeyUsage has the units that a key spent under a policy on each of the last 30 days of UTC.
 type KeyUsage struct {
 	Policy string              `json:"policy"`
 	Sums   []policies.UsageSum `json:"sums"` // of days on which units were spent or given back

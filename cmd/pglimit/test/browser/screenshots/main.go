@@ -95,7 +95,7 @@ func dashboards(ctx context.Context, to string) error {
 }
 
 // scene sends bursts around the edge of the fixed window, to all cards. Five jobs want three slots,
-// one of them dies, and a gift is spent before what was bought.
+// one of them dies, and the units of a gift are spent before those that were bought.
 func (p *photographer) scene(b *browser.Tab) {
 	b.Wait("connected", `$("#status").textContent === "connected"`)
 	p.size(b, 1280, 1)
