@@ -112,6 +112,20 @@ func everywhere(ctx context.Context, urls []string, sql string, args ...any) err
 	return errors.Join(errs...)
 }
 
+// joinAlone joins databases of the server's nodes while no other process joins some. To add a
+// node, Citus sends it all roles; it fails if another of its databases gets them at that time.
+func (s *Server) joinAlone(ctx context.Context, urls []string) error {
+	conn, err := pgx.Connect(ctx, s.URL())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) // which unlocks
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock(hashtextextended('pglimit test: join', 0))"); err != nil {
+		return err
+	}
+	return join(ctx, urls, s.nodes)
+}
+
 // join makes one cluster of databases, one on each node, the coordinator's first.
 func join(ctx context.Context, urls []string, nodes []node) error {
 	if err := everywhere(ctx, urls, "CREATE EXTENSION citus"); err != nil {

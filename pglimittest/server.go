@@ -131,7 +131,7 @@ func (s *Server) CreateDatabase(ctx context.Context, label string) (address stri
 		return "", nil, err
 	}
 	if err = everywhere(ctx, urls, "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err == nil && len(urls) > 1 {
-		err = join(ctx, urls, s.nodes)
+		err = s.joinAlone(ctx, urls)
 	}
 	if err != nil {
 		return "", nil, errors.Join(fmt.Errorf("prepare database %s: %w", label, err), drop(ctx))

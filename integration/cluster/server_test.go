@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -94,4 +96,27 @@ func TestCitusPool(t *testing.T) {
 	if on := testworld.Value[int](t, pglimittest.Pool(t), "select count(distinct nodename) from citus_shards where table_name = 'pglimit_token_bucket'::regclass"); on != 2 {
 		t.Errorf("they are on %d nodes, want 2", on)
 	}
+}
+
+// TestDatabasesAtOnce: processes that create databases at the same time do not disturb each
+// other, although Citus sends all roles to a node that joins.
+func TestDatabasesAtOnce(t *testing.T) {
+	var working sync.WaitGroup
+	for range 6 {
+		working.Go(func() {
+			s, err := pglimittest.Start(t.Context(), t.Logf)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, drop, err := s.CreateDatabase(t.Context(), "atonce")
+			if err == nil {
+				err = drop(t.Context())
+			}
+			if err := errors.Join(err, s.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	working.Wait()
 }
