@@ -3250,6 +3250,23 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- Refuses attempts on a Citus cluster, which would end the server's process at such a statement of a function.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._one_server() RETURNS void
+LANGUAGE plpgsql STABLE AS $pglimit$
+DECLARE
+    distributed bool;
+BEGIN
+    IF pg_catalog.to_regclass('pg_catalog.pg_dist_partition'::text) IS NOT NULL THEN
+        EXECUTE 'SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition WHERE logicalrelid = ''pglimit_attempt''::regclass)'::text INTO distributed;
+        IF distributed THEN
+            RAISE feature_not_supported USING MESSAGE = 'pglimit: SQL functions have no attempts on a Citus cluster',
+                HINT = 'Use a Limiter of the library, or pglimit serve.';
+        END IF;
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- Begins an attempt, or denies it: what attempt and attempt_with do once the numbers are known.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._attempt(name text, key text, limit_units float8, period_s float8, burst float8, block_for_s float8, block_growth float8,
@@ -3295,6 +3312,7 @@ BEGIN
     IF now IS NOT NULL THEN
         now_us := pglimit._clock(now);
     END IF;
+    PERFORM pglimit._one_server();
     request.clocked := now_us IS NOT NULL;
     request.now_us := coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
     request.policy := name;
@@ -3406,6 +3424,7 @@ BEGIN
     request.clocked := now IS NOT NULL;
     request.now_us := CASE WHEN now IS NULL THEN (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint ELSE pglimit._clock(now) END;
     IF read.algorithm = 'attempts' THEN
+        PERFORM pglimit._one_server();
         request.policy := read.policy;
         request.key := read.key;
         request.id := read.id;
