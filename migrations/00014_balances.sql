@@ -66,59 +66,100 @@ CREATE TYPE pglimit_lots AS (
 -- pg_catalog alone.
 --
 -- pglimit_lots_spend drops the lots that have expired at a time and spends from the others. It gives
--- the part of each. Sums
--- are of the lots in their order, so that the library computes the same bits.
+-- the part of each. Sums are of the lots in their order, so that the library computes the same bits.
+-- A function in SQL would be planned again in each statement, which takes ten times as long.
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_lots_spend(l pglimit_lots, at bigint, spend float8) RETURNS pglimit_lots
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
-WITH each AS (
-    SELECT u.n, u.number, CASE WHEN u.n = 1::bigint THEN ($1).units ELSE u.has END AS has, u.end_us, u.priority, u.source
-    FROM ROWS FROM (pg_catalog.unnest(($1).numbers), pg_catalog.unnest(($1).lefts), pg_catalog.unnest(($1).ends_us), pg_catalog.unnest(($1).priorities), pg_catalog.unnest(($1).sources))
-         WITH ORDINALITY AS u (number, has, end_us, priority, source, n)
-), live AS (
-    SELECT e.n, e.number, e.has, e.end_us, e.priority, e.source,
-           coalesce(sum(e.has) OVER (ORDER BY e.n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0::float8) AS before
-    FROM each AS e WHERE e.end_us > $2
-), spent AS (
-    SELECT v.n, v.number, v.has, GREATEST(0::float8, LEAST(v.has, $3 - v.before)) AS gave, v.end_us, v.priority, v.source FROM live AS v
-), kept AS (
-    SELECT s.n, s.number, s.has - s.gave AS has, s.end_us, s.priority, s.source, row_number() OVER (ORDER BY s.n) AS place
-    FROM spent AS s WHERE s.has - s.gave > 0::float8 AND ($3 = 0::float8 OR $3 < ($1).units + ($1).later)
-), parts AS (
-    SELECT pg_catalog.array_agg(s.number ORDER BY s.n) AS numbers, pg_catalog.array_agg(s.gave ORDER BY s.n) AS units, pg_catalog.array_agg(s.end_us ORDER BY s.n) AS ends_us,
-           pg_catalog.array_agg(s.priority ORDER BY s.n) AS priorities, pg_catalog.array_agg(s.source ORDER BY s.n) AS sources
-    FROM (SELECT v.n, v.number, v.gave, v.end_us, v.priority, v.source FROM spent AS v WHERE v.gave > 0::float8
-          UNION ALL SELECT 9223372036854775807, 0, $3 - (($1).units + ($1).later), 0, 0, '' WHERE $3 > ($1).units + ($1).later) AS s
-)
-SELECT coalesce(sum(k.has) FILTER (WHERE k.place = 1::bigint), 0::float8), coalesce(sum(k.has ORDER BY k.n) FILTER (WHERE k.place > 1::bigint), 0::float8),
-           coalesce(min(k.end_us), 9223372036854775807), (SELECT coalesce(sum(e.has ORDER BY e.n), 0::float8) FROM each AS e WHERE e.end_us <= $2),
-           coalesce(pg_catalog.array_agg(k.number ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.has ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.end_us ORDER BY k.n), '{}'),
-           coalesce(pg_catalog.array_agg(k.priority ORDER BY k.n), '{}'), coalesce(pg_catalog.array_agg(k.source ORDER BY k.n), '{}'), 0::float8,
-           (SELECT p.numbers FROM parts AS p), (SELECT p.units FROM parts AS p), (SELECT p.ends_us FROM parts AS p), (SELECT p.priorities FROM parts AS p), (SELECT p.sources FROM parts AS p)
-FROM kept AS k $$;
+DECLARE
+    numbers bigint[] := l.numbers;
+    lefts float8[] := l.lefts;
+    ends_us bigint[] := l.ends_us;
+    priorities bigint[] := l.priorities;
+    sources text[] := l.sources;
+    all_units float8 := l.units + l.later;
+    before float8 := 0;
+    has float8 := l.units;
+    gave float8;
+BEGIN
+    SELECT 0, 0, 9223372036854775807, 0, '{}', '{}', '{}', '{}', '{}', 0 INTO l;
+    FOR n IN 1 .. cardinality(numbers) LOOP
+        IF n > 1 THEN
+            has := lefts[n];
+        END IF;
+        IF ends_us[n] <= at THEN
+            l.expired := l.expired + has;
+            CONTINUE;
+        END IF;
+        gave := GREATEST(0, LEAST(has, spend - before));
+        before := before + has;
+        has := has - gave;
+        IF gave > 0 THEN
+            l.part_numbers := l.part_numbers || numbers[n];
+            l.part_units := l.part_units || gave;
+            l.part_ends_us := l.part_ends_us || ends_us[n];
+            l.part_priorities := l.part_priorities || priorities[n];
+            l.part_sources := l.part_sources || sources[n];
+        END IF;
+        IF has > 0 AND (spend = 0 OR spend < all_units) THEN
+            IF l.numbers = '{}' THEN
+                l.units := has;
+            ELSE
+                l.later := l.later + has;
+            END IF;
+            l.next_end_us := LEAST(l.next_end_us, ends_us[n]);
+            l.numbers := l.numbers || numbers[n];
+            l.lefts := l.lefts || has;
+            l.ends_us := l.ends_us || ends_us[n];
+            l.priorities := l.priorities || priorities[n];
+            l.sources := l.sources || sources[n];
+        END IF;
+    END LOOP;
+    IF spend > all_units THEN
+        l.part_numbers := l.part_numbers || 0::bigint;
+        l.part_units := l.part_units || spend - all_units;
+        l.part_ends_us := l.part_ends_us || 0::bigint;
+        l.part_priorities := l.part_priorities || 0::bigint;
+        l.part_sources := l.part_sources || ''::text;
+    END IF;
+    RETURN l;
+END $$;
 -- +goose StatementEnd
 
 -- pglimit_lots_add adds units to the lot of a number, or that lot in its place.
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_lots_add(l pglimit_lots, number bigint, units float8, end_us bigint, priority bigint, source text) RETURNS pglimit_lots
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
-WITH each AS (
-    SELECT u.number, CASE WHEN u.n = 1::bigint THEN ($1).units ELSE u.has END AS has, u.end_us, u.priority, u.source
-    FROM ROWS FROM (pg_catalog.unnest(($1).numbers), pg_catalog.unnest(($1).lefts), pg_catalog.unnest(($1).ends_us), pg_catalog.unnest(($1).priorities), pg_catalog.unnest(($1).sources))
-         WITH ORDINALITY AS u (number, has, end_us, priority, source, n)
-    UNION ALL SELECT $2, $3, $4, $5, $6
-), placed AS (
-    SELECT e.number, sum(e.has) AS has, e.end_us, e.priority, e.source, row_number() OVER (ORDER BY e.priority, e.end_us, e.number) AS place
-    FROM each AS e GROUP BY e.number, e.end_us, e.priority, e.source
-)
-SELECT sum(k.has) FILTER (WHERE k.place = 1::bigint), coalesce(sum(k.has ORDER BY k.place) FILTER (WHERE k.place > 1::bigint), 0::float8),
-           min(k.end_us), ($1).expired,
-           pg_catalog.array_agg(k.number ORDER BY k.place), pg_catalog.array_agg(k.has ORDER BY k.place), pg_catalog.array_agg(k.end_us ORDER BY k.place),
-           pg_catalog.array_agg(k.priority ORDER BY k.place), pg_catalog.array_agg(k.source ORDER BY k.place), ($1).paid,
-           ($1).part_numbers, ($1).part_units, ($1).part_ends_us, ($1).part_priorities, ($1).part_sources
-FROM placed AS k $$;
+DECLARE
+    place integer;
+BEGIN
+    IF l.numbers <> '{}' THEN
+        l.lefts[1] := l.units;
+    END IF;
+    place := array_position(l.numbers, number);
+    IF place IS NULL THEN
+        place := 1;
+        WHILE (l.priorities[place], l.ends_us[place], l.numbers[place]) < (priority, end_us, number) LOOP
+            place := place + 1;
+        END LOOP;
+        l.numbers := l.numbers[: place - 1] || number || l.numbers[place :];
+        l.lefts := l.lefts[: place - 1] || 0::float8 || l.lefts[place :];
+        l.ends_us := l.ends_us[: place - 1] || end_us || l.ends_us[place :];
+        l.priorities := l.priorities[: place - 1] || priority || l.priorities[place :];
+        l.sources := l.sources[: place - 1] || source || l.sources[place :];
+    END IF;
+    l.lefts[place] := l.lefts[place] + units;
+    l.units := coalesce(l.lefts[1], 0);
+    l.later := 0;
+    l.next_end_us := 9223372036854775807;
+    FOR n IN 1 .. cardinality(l.numbers) LOOP
+        l.later := l.later + CASE WHEN n > 1 THEN l.lefts[n] ELSE 0 END;
+        l.next_end_us := LEAST(l.next_end_us, l.ends_us[n]);
+    END LOOP;
+    RETURN l;
+END $$;
 -- +goose StatementEnd
 
 -- pglimit_lots_return gives back what a reservation took of lots, but for the units that stay, the
@@ -128,46 +169,74 @@ FROM placed AS k $$;
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_lots_return(l pglimit_lots, at bigint, stay float8, debt float8, made bigint,
                                     part_numbers bigint[], part_units float8[], part_ends_us bigint[], part_priorities bigint[], part_sources text[]) RETURNS pglimit_lots
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
-WITH each AS (
-    SELECT u.n, u.number, CASE WHEN u.n = 1::bigint THEN ($1).units ELSE u.has END AS has, u.end_us, u.priority, u.source
-    FROM ROWS FROM (pg_catalog.unnest(($1).numbers), pg_catalog.unnest(($1).lefts), pg_catalog.unnest(($1).ends_us), pg_catalog.unnest(($1).priorities), pg_catalog.unnest(($1).sources))
-         WITH ORDINALITY AS u (number, has, end_us, priority, source, n)
-), taken AS (
-    SELECT u.n, u.number, u.units, u.end_us, u.priority, u.source,
-           coalesce(sum(u.units) OVER (ORDER BY u.n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0::float8) AS before
-    FROM ROWS FROM (pg_catalog.unnest($6), pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9), pg_catalog.unnest($10))
-         WITH ORDINALITY AS u (number, units, end_us, priority, source, n)
-), back AS (
-    SELECT p.n, p.number, p.units - LEAST(p.units, GREATEST(0::float8, $3 - p.before)) AS units, p.end_us, p.priority, p.source,
-           coalesce(p.number, 0::bigint) > 0::bigint AND p.end_us <= $2 AS lost
-    FROM taken AS p
-), rest AS (
-    SELECT b.n, b.number, b.end_us, b.priority, b.source,
-           b.units - LEAST(b.units, GREATEST(0::float8, $4 - coalesce(sum(b.units) OVER (ORDER BY b.n DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0::float8))) AS units
-    FROM back AS b WHERE NOT b.lost
-), gives AS (
-    SELECT 0::bigint AS turn, e.number, e.has, e.end_us, e.priority, e.source FROM each AS e
-    UNION ALL
-    SELECT 9223372036854775807 - r.n, r.number, r.units, r.end_us, r.priority, r.source FROM rest AS r WHERE r.units > 0::float8 AND coalesce(r.number, 0::bigint) > 0::bigint
-    UNION ALL
-    SELECT 9223372036854775807 - r.n, coalesce(f.number, $5), r.units, coalesce(f.end_us, 9223372036854775807), coalesce(f.priority, 0::bigint), coalesce(f.source, 'refund')
-    FROM rest AS r LEFT JOIN (SELECT e.number, e.end_us, e.priority, e.source FROM each AS e ORDER BY e.n DESC LIMIT 1) AS f ON true
-    WHERE r.units > 0::float8 AND coalesce(r.number, 0::bigint) = 0::bigint
-), summed AS (
-    SELECT g.number, sum(g.has ORDER BY g.turn) AS has, min(g.end_us) AS end_us, min(g.priority) AS priority, (pg_catalog.array_agg(g.source ORDER BY g.turn))[1] AS source
-    FROM gives AS g GROUP BY g.number
-), placed AS (
-    SELECT s.number, s.has, s.end_us, s.priority, s.source, row_number() OVER (ORDER BY s.priority, s.end_us, s.number) AS place FROM summed AS s
-)
-SELECT coalesce(sum(k.has) FILTER (WHERE k.place = 1::bigint), 0::float8), coalesce(sum(k.has ORDER BY k.place) FILTER (WHERE k.place > 1::bigint), 0::float8),
-           coalesce(min(k.end_us), 9223372036854775807), (SELECT coalesce(sum(b.units ORDER BY b.n DESC), 0::float8) FROM back AS b WHERE b.lost),
-           coalesce(pg_catalog.array_agg(k.number ORDER BY k.place), '{}'), coalesce(pg_catalog.array_agg(k.has ORDER BY k.place), '{}'), coalesce(pg_catalog.array_agg(k.end_us ORDER BY k.place), '{}'),
-           coalesce(pg_catalog.array_agg(k.priority ORDER BY k.place), '{}'), coalesce(pg_catalog.array_agg(k.source ORDER BY k.place), '{}'),
-           (SELECT LEAST($4, coalesce(sum(b.units ORDER BY b.n DESC), 0::float8)) FROM back AS b WHERE NOT b.lost),
-           NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]
-FROM placed AS k $$;
+DECLARE
+    last integer := cardinality(l.numbers);
+    last_number bigint := coalesce(l.numbers[last], made);
+    last_end_us bigint := coalesce(l.ends_us[last], 9223372036854775807);
+    last_priority bigint := coalesce(l.priorities[last], 0);
+    last_source text := coalesce(l.sources[last], 'refund');
+    number bigint;
+    end_us bigint;
+    priority bigint;
+    source text;
+    before float8 := 0;
+    back float8[] := '{}';
+    units float8;
+    place integer;
+BEGIN
+    IF l.numbers <> '{}' THEN
+        l.lefts[1] := l.units;
+    END IF;
+    FOR n IN 1 .. cardinality(part_units) LOOP
+        back := back || part_units[n] - LEAST(part_units[n], GREATEST(0, stay - before));
+        before := before + part_units[n];
+    END LOOP;
+    l.expired := 0;
+    l.paid := 0;
+    FOR n IN REVERSE cardinality(part_units) .. 1 LOOP
+        number := coalesce(part_numbers[n], 0);
+        end_us := part_ends_us[n];
+        priority := part_priorities[n];
+        source := part_sources[n];
+        IF number > 0 AND end_us <= at THEN
+            l.expired := l.expired + back[n];
+            CONTINUE;
+        END IF;
+        units := back[n] - LEAST(back[n], GREATEST(0, debt - l.paid));
+        l.paid := l.paid + back[n];
+        CONTINUE WHEN units <= 0;
+        IF number = 0 THEN
+            number := last_number;
+            end_us := last_end_us;
+            priority := last_priority;
+            source := last_source;
+        END IF;
+        place := array_position(l.numbers, number);
+        IF place IS NULL THEN
+            place := 1;
+            WHILE (l.priorities[place], l.ends_us[place], l.numbers[place]) < (priority, end_us, number) LOOP
+                place := place + 1;
+            END LOOP;
+            l.numbers := l.numbers[: place - 1] || number || l.numbers[place :];
+            l.lefts := l.lefts[: place - 1] || 0::float8 || l.lefts[place :];
+            l.ends_us := l.ends_us[: place - 1] || end_us || l.ends_us[place :];
+            l.priorities := l.priorities[: place - 1] || priority || l.priorities[place :];
+            l.sources := l.sources[: place - 1] || source || l.sources[place :];
+        END IF;
+        l.lefts[place] := l.lefts[place] + units;
+    END LOOP;
+    l.paid := LEAST(debt, l.paid);
+    l.units := coalesce(l.lefts[1], 0);
+    l.later := 0;
+    l.next_end_us := 9223372036854775807;
+    FOR n IN 1 .. cardinality(l.numbers) LOOP
+        l.later := l.later + CASE WHEN n > 1 THEN l.lefts[n] ELSE 0 END;
+        l.next_end_us := LEAST(l.next_end_us, l.ends_us[n]);
+    END LOOP;
+    RETURN l;
+END $$;
 -- +goose StatementEnd
 
 -- It sums the lots as pglimit_lots_spend does, but does not call it: Citus takes a view that uses a
