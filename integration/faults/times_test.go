@@ -2,11 +2,11 @@ package faults
 
 import (
 	"math"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/duration"
 )
 
 // times are the durations of requests, by the time of their end.
@@ -65,8 +65,7 @@ func (t *times) p99(from, to time.Time, errors bool) (time.Duration, int) {
 	if len(all) == 0 {
 		return noAnswer, 0
 	}
-	slices.Sort(all)
-	return all[(len(all)*99-1)/100], len(all)
+	return duration.P99(all), len(all)
 }
 
 // A second of the load is normal again if its p99 is at most four times that of the time

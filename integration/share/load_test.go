@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -150,13 +151,7 @@ func (s *score) failed() (n int) {
 }
 
 // p99 returns the time in which 99 % of the answers came.
-func (s *score) p99() time.Duration {
-	if len(s.took) == 0 {
-		return 0
-	}
-	slices.Sort(s.took)
-	return s.took[len(s.took)*99/100]
-}
+func (s *score) p99() time.Duration { return duration.P99(s.took) }
 
 func (s *score) String() string {
 	text := fmt.Sprintf("%d answers, p99 %v, %d errors", len(s.took), s.p99().Round(10*time.Microsecond), s.failed())

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -68,3 +69,12 @@ func Format(d time.Duration) string {
 }
 
 var errLong = fmt.Errorf("too long: the longest duration is %d days", int64(math.MaxInt64/Day))
+
+// P99 returns the 99th percentile, by the nearest rank, and 0 of none. It sorts all in place.
+func P99(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[(len(all)*99+99)/100-1]
+}
