@@ -204,16 +204,3 @@ func TestContestGivesUp(t *testing.T) {
 		t.Errorf("no clock: got %v", err)
 	}
 }
-
-func TestP99(t *testing.T) {
-	t.Parallel()
-	for most, want := range map[int]time.Duration{0: 0, 1: 1, 200: 198} {
-		var all []time.Duration
-		for i := most; i > 0; i-- {
-			all = append(all, time.Duration(i))
-		}
-		if got := p99(all); got != want {
-			t.Errorf("of 1 to %d: %v", most, got)
-		}
-	}
-}

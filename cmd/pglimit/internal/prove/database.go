@@ -54,26 +54,18 @@ func (s *server) newClients(ctx context.Context, n, workers int) (all []client, 
 		}
 		c := &dbClient{pool: own}
 		all = append(all, c)
-		if err := connectAll(ctx, own); err != nil {
-			return all, err
-		}
 		if c.Limiter, err = limiter.New(own, &limiter.Config{Timeout: requestTimeout, DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			return all, err
 		}
+		for range config.MaxConns {
+			conn, err := own.Acquire(ctx)
+			if err != nil {
+				return all, fmt.Errorf("open a connection for each worker: use fewer workers, or give the server more connections: %w", err)
+			}
+			defer conn.Release() // when all are open
+		}
 	}
 	return all, nil
-}
-
-// connectAll opens all of a pool's connections in advance.
-func connectAll(ctx context.Context, pool *pgxpool.Pool) error {
-	for range pool.Config().MaxConns {
-		c, err := pool.Acquire(ctx)
-		if err != nil {
-			return fmt.Errorf("open a connection for each worker: use fewer workers, or give the server more connections: %w", err)
-		}
-		defer c.Release() // when all are open
-	}
-	return nil
 }
 
 // InTx is client's.
@@ -91,15 +83,23 @@ func (c *dbClient) InTx(ctx context.Context, commit bool, do func(verbs.Limiter)
 	return tx.Commit(ctx)
 }
 
+// pause waits, and returns the cause if ctx ends meanwhile.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
 // killNowAndThen ends one of the proof's connections every killEvery, until ctx ends. A slow
 // server gets longer, so that transactions end between two of these. It returns how many were
 // ended.
 func (s *server) killNowAndThen(ctx context.Context) (killed int64, err error) {
-	for pause := killEvery; ; {
-		select {
-		case <-ctx.Done():
+	for next := killEvery; ; {
+		if pause(ctx, next) != nil {
 			return killed, nil
-		case <-time.After(pause):
 		}
 		began := time.Now()
 		tag, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM (
@@ -110,7 +110,7 @@ func (s *server) killNowAndThen(ctx context.Context) (killed int64, err error) {
 			return killed, fmt.Errorf("end one of the proof's connections: %w", err)
 		}
 		killed += tag.RowsAffected()
-		pause = max(killEvery, 30*time.Since(began))
+		next = max(killEvery, 30*time.Since(began))
 	}
 }
 
@@ -120,44 +120,26 @@ const (
 )
 
 // cleanUp deletes all rows of the run. The server may still execute a request of a
-// disconnected client, which would create rows later. So cleanUp first waits until the proof's
-// connections are gone or, behind a pooler, idle. Then it deletes until no row is left.
-func (s *server) cleanUp(ctx context.Context) error {
+// disconnected client, which would create rows later. So before it deletes, cleanUp waits until
+// the proof's connections are gone. A pooler keeps idle connections for later clients, under the
+// name of the last client. It deletes until no row is left.
+func (s *server) cleanUp(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	for {
-		err := s.left(ctx)
-		var deleted int64
-		if err == nil {
-			deleted, err = s.deleteAll(ctx)
-		}
-		if err != nil {
-			return fmt.Errorf("clean up: %w; delete the rows whose policy begins with %s from pglimit's tables", err, prefix(s.run))
-		}
-		if deleted == 0 {
-			return nil
-		}
-	}
-}
-
-// left waits until the proof's connections are gone. A pooler keeps idle connections for later
-// clients, under the name of the last client.
-func (s *server) left(ctx context.Context) error {
-	tick := time.NewTicker(leaveEvery)
-	defer tick.Stop()
-	for {
+	for deleted := int64(1); deleted > 0 && err == nil; {
 		var there bool
-		err := s.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND NOT ($2 AND state = 'idle'))",
+		err = s.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND NOT ($2 AND state = 'idle'))",
 			pooler.Mode(s.pool), s.name, s.behindPooler).Scan(&there)
-		if err != nil || !there {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the proof's connections do not end: %w", ctx.Err())
-		case <-tick.C:
+		if err == nil && !there {
+			deleted, err = s.deleteAll(ctx)
+		} else if err == nil && pause(ctx, leaveEvery) != nil {
+			err = fmt.Errorf("the proof's connections do not end: %w", ctx.Err())
 		}
 	}
+	if err != nil {
+		return fmt.Errorf("clean up: %w; delete the rows whose policy begins with %s from pglimit's tables", err, prefix(s.run))
+	}
+	return nil
 }
 
 // deleteAll deletes the rows of the run, and returns their number.
@@ -166,12 +148,8 @@ func (s *server) deleteAll(ctx context.Context) (deleted int64, err error) {
 	for _, k := range kinds {
 		policies = append(policies, policyName(s.run, k))
 	}
-	tables := []string{"pglimit_reservation"}
-	for _, a := range algorithm.Tables {
-		tables = append(tables, "pglimit_"+string(a))
-	}
-	for _, table := range tables {
-		tag, err := s.pool.Exec(ctx, "DELETE FROM "+table+" WHERE policy = ANY ($1::text[])", pooler.Mode(s.pool), policies)
+	for _, table := range append([]algorithm.Name{"reservation"}, algorithm.Tables[:]...) {
+		tag, err := s.pool.Exec(ctx, "DELETE FROM pglimit_"+string(table)+" WHERE policy = ANY ($1::text[])", pooler.Mode(s.pool), policies)
 		if err != nil {
 			return deleted, err
 		}

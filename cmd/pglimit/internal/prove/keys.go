@@ -3,35 +3,30 @@ package prove
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
+	"github.com/pglimit/pglimit/internal/ledger"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // Kind is a kind of keys. Each has its policies and its bound.
 type Kind string
 
+// The kinds of keys.
 const (
-	// Cold keys are exact to the unit: their period is so long that no units come back
-	// during the run. A used up key is replaced by a new one, so that the insertion of
-	// rows is contended too.
-	Cold Kind = "cold"
-	// Hot keys get units back all the time.
-	Hot Kind = "hot"
-	// Plans are cold keys that are requested under several limits, bursts and periods.
-	Plans Kind = "plans"
-	// Ticks are keys that leak in whole ticks, a few in a run. LeakyBucket only.
-	Ticks Kind = "ticks"
-	// Aligned are keys that have windows on the clock, a few in a run. FixedWindow only.
-	Aligned Kind = "aligned"
-	// Calendars are keys that have windows of an hour and longer. FixedWindow only.
-	Calendars Kind = "calendar"
-	// Sets are cold keys that AllowAll requests, always with the others of their set.
-	Sets Kind = "sets"
+	Cold      Kind = "cold"     // get no units back in a run; a used up one is replaced, so that inserts of rows contend too
+	Hot       Kind = "hot"      // get units back all the time
+	Plans     Kind = "plans"    // cold keys under several limits, bursts and periods
+	Ticks     Kind = "ticks"    // leak in whole ticks, a few in a run; LeakyBucket only
+	Aligned   Kind = "aligned"  // have windows on the clock, a few in a run; FixedWindow only
+	Calendars Kind = "calendar" // have windows of an hour and longer; FixedWindow only
+	Sets      Kind = "sets"     // cold keys that AllowAll requests, always with the others of their set
 )
 
 var kinds = []Kind{Cold, Hot, Plans, Ticks, Aligned, Calendars, Sets}
@@ -57,54 +52,34 @@ type place struct {
 // newPlaces returns the places for an algorithm in a run. It leaves out the policies that the
 // algorithm does not have.
 func newPlaces(a limiter.Algorithm, run string, lasts time.Duration) (all []*place) {
-	part := max(time.Microsecond, time.Duration(float64(lasts)/ticksOfRun).Truncate(time.Microsecond))
+	cold := limiter.Policy{Algorithm: a, Limit: coldLimit, Period: max(time.Hour, coldPeriods*lasts).Truncate(time.Microsecond)}
+	hot, small, long, low := cold, cold, cold, cold
+	hot.Limit, hot.Period, small.Limit, long.Period, low.Burst = hotLimit, hotPeriod, smallPlan, 2*cold.Period, smallPlan
+	tick := small
+	tick.Period = max(time.Microsecond, time.Duration(float64(lasts)/ticksOfRun).Truncate(time.Microsecond))
+	aligned := tick
+	tick.Tick, aligned.Aligned = tick.Period, true
+	plansOf := map[Kind][][]limiter.Policy{
+		Cold: {{cold}, {cold}}, Hot: {{hot}, {hot}}, Plans: {{cold, small, long, low}}, Ticks: {{tick}}, Aligned: {{aligned}},
+		Sets: {{cold, small}, {small, cold, cold}}, // the smaller limit is locked last in one, and first in the other
+	}
+	zones := []string{"Asia/Kathmandu", "Europe/Vienna", "America/New_York", "UTC"}
+	for i, c := range limiter.Calendars() {
+		p := cold
+		p.Period, p.Calendar, p.TimeZone, p.Anchor = 0, c, zones[i%len(zones)], []string{"", "2024-02-29T09:30"}[i%2]
+		plansOf[Calendars] = append(plansOf[Calendars], []limiter.Policy{p})
+	}
 	for _, k := range kinds {
-		cold := limiter.Policy{Name: policyName(run, k), Algorithm: a, Limit: coldLimit, Period: max(time.Hour, coldPeriods*lasts).Truncate(time.Microsecond)}
-		for i, plans := range plansOf(k, cold, part) {
-			plans = slices.DeleteFunc(plans, func(p limiter.Policy) bool { return p.Validate() != nil })
-			if len(plans) > 0 {
+		for i, plans := range plansOf[k] {
+			for n := range plans {
+				plans[n].Name = policyName(run, k)
+			}
+			if plans = slices.DeleteFunc(plans, func(p limiter.Policy) bool { return p.Validate() != nil }); len(plans) > 0 {
 				all = append(all, &place{kind: k, name: fmt.Sprintf("%s-%d-%s", k, i, a), plans: plans})
 			}
 		}
 	}
 	return all
-}
-
-// plansOf returns the policies of each place of a kind, as variations of cold. part is the time
-// of a tick or window that ends a few times in a run.
-func plansOf(k Kind, cold limiter.Policy, part time.Duration) (all [][]limiter.Policy) {
-	small, long, low, hot := cold, cold, cold, cold
-	small.Limit, low.Burst = smallPlan, smallPlan
-	long.Period *= 2
-	hot.Limit, hot.Period = hotLimit, hotPeriod
-	few := small
-	few.Period = part
-	switch k {
-	case Cold:
-		return [][]limiter.Policy{{cold}, {cold}}
-	case Hot:
-		return [][]limiter.Policy{{hot}, {hot}}
-	case Plans:
-		return [][]limiter.Policy{{cold, small, long, low}}
-	case Ticks:
-		few.Tick = part
-		return [][]limiter.Policy{{few}}
-	case Aligned:
-		few.Aligned = true
-		return [][]limiter.Policy{{few}}
-	case Calendars:
-		zones := []string{"Asia/Kathmandu", "Europe/Vienna", "America/New_York", "UTC"}
-		anchors := []string{"", "2024-02-29T09:30"} // another one for each second calendar
-		for i, c := range limiter.Calendars() {
-			p := cold
-			p.Period, p.Calendar, p.TimeZone = 0, c, zones[i%len(zones)]
-			p.Anchor = anchors[i%len(anchors)]
-			all = append(all, []limiter.Policy{p})
-		}
-		return all
-	}
-	// The smaller limit is locked last in one set, and first in the other.
-	return [][]limiter.Policy{{cold, small}, {small, cold, cold}}
 }
 
 // prefix returns the prefix of the names of a run's policies.
@@ -129,7 +104,6 @@ type draw struct {
 	verbs.Call
 	units  float64 // of each key
 	keys   []string
-	set    string // the set of the keys, or ""
 	usedUp func() // call it when nothing is left of the keys
 }
 
@@ -141,7 +115,7 @@ func (p *place) draw() draw {
 	key := fmt.Sprintf("%s-%d", p.name, round)
 	plan := rand.IntN(len(p.plans))
 	if p.kind == Sets {
-		plan, d.Op, d.set = 0, "all", key
+		plan, d.Op = 0, "all"
 		for _, i := range rand.Perm(len(p.plans)) {
 			d.keys = append(d.keys, fmt.Sprintf("%s-%d", key, i))
 			d.Requests = append(d.Requests, p.plans[i].Request(d.keys[len(d.keys)-1], n))
@@ -156,3 +130,48 @@ func (p *place) draw() draw {
 	}
 	return d
 }
+
+// account is what the callers know of a key, or of one of its windows with fixed edges, in
+// units.
+type account struct {
+	*place
+	ledger.Account
+	fault string // the first, or ""
+}
+
+// wrong records a fault, the first of a key only.
+func (a *account) wrong(format string, args ...any) {
+	a.fault = cmp.Or(a.fault, fmt.Sprintf(format, args...))
+}
+
+// look judges an answer for the key by itself.
+func (a *account) look(p limiter.Policy, r limiter.Result) {
+	switch {
+	case a.kind == Ticks && math.Abs(r.Level-math.Round(r.Level)) > bound.Slack:
+		a.wrong("the answer at %s counts %.3f units, but only whole units leak in a tick", stamp(r.At), r.Level)
+	case a.windowed() && r.Level > 0:
+		_, ends := bound.Window(verbs.Plan(&p), r.At)
+		if end := r.At.Add(r.ResetAfter); !end.Equal(ends) {
+			a.wrong("the answer at %s ends its window at %s instead of %s", stamp(r.At), stamp(end), stamp(ends))
+		}
+	}
+}
+
+// allowed returns the most units that the key's policies admit between two times.
+func (a *account) allowed(from, to time.Time) float64 {
+	if a.windowed() {
+		return a.plans[0].Limit
+	}
+	var plans []bound.Plan
+	for _, p := range a.bounding() {
+		plans = append(plans, verbs.Plan(&p))
+	}
+	most := bound.Allowed(plans, from, to)
+	if a.kind != Hot {
+		most = math.Floor(most + bound.Slack)
+	}
+	return most
+}
+
+// stamp formats a time for a fault.
+func stamp(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000000Z") }

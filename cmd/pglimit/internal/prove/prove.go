@@ -1,12 +1,5 @@
 // Package prove tests a database's limits under contention: it compares what they admit
-// with what their algorithms allow.
-//
-// Many workers over several pools send requests of 1 to 3 units for a few keys:
-//   - Some requests are in transactions; half of those are rolled back.
-//   - Some clients disconnect before the answer, and the server ends some connections.
-//   - Some keys are requested under several plans in turn.
-//   - Some keys leak in ticks, or have windows with fixed edges.
-//   - Some keys are requested together by AllowAll.
+// with what their algorithms allow. `pglimit prove --help` says what it sends.
 //
 // A unit is admitted if a client received that answer and, in a transaction, the commit
 // was acknowledged. A request without an answer is unknown: it may be counted, but it is
@@ -68,22 +61,63 @@ func (c Config) Validate() error {
 
 // Report is the result of a proof.
 type Report struct {
-	// Holds reports whether no key was admitted more than its policy allows or counted
-	// wrongly.
-	Holds bool `json:"holds"`
-	// Took is the duration in seconds.
-	Took float64 `json:"took_s"`
-	// Workers is the number of concurrent workers, and Pools the number of their pools.
-	Workers int `json:"workers"`
-	Pools   int `json:"pools"`
-	// Pooler reports whether a connection pooler was between them and the server. Through
-	// is its name, version and mode, as far as they can be known.
-	Pooler  bool   `json:"pooler"`
-	Through string `json:"through,omitempty"`
-	// Killed is the number of connections that the server ended for the proof.
-	Killed int64 `json:"killed"`
-	// Algorithms has one entry for each algorithm.
-	Algorithms []Algorithm `json:"algorithms"`
+	Holds      bool        `json:"holds"`             // no key was admitted more than its policy allows or counted wrongly
+	Took       float64     `json:"took_s"`            // seconds
+	Workers    int         `json:"workers"`           // that sent requests concurrently
+	Pools      int         `json:"pools"`             // of connections, which the workers shared
+	Pooler     bool        `json:"pooler"`            // whether a connection pooler was between them and the server
+	Through    string      `json:"through,omitempty"` // its name, version and mode, as far as they can be known
+	Killed     int64       `json:"killed"`            // connections that the server ended for the proof
+	Algorithms []Algorithm `json:"algorithms"`        // an entry for each
+}
+
+// Algorithm has the results of one algorithm.
+type Algorithm struct {
+	Algorithm limiter.Algorithm `json:"algorithm"`
+	Part                        // the sums of all keys
+	Kinds     []Part            `json:"kinds"`      // those that the algorithm has
+	PerSecond float64           `json:"per_second"` // calls answered per second
+	P99       float64           `json:"p99_s"`      // the 99th percentile, in seconds, of the latency of requests outside transactions
+	Exceeded  []Excess          `json:"exceeded"`
+	Faults    []Fault           `json:"faults"`
+}
+
+// Part has the results of some of the keys. All but Keys and Requests are units.
+type Part struct {
+	Kind       Kind    `json:"kind,omitempty"` // empty: all
+	Keys       int     `json:"keys"`           // or windows, if those have fixed edges
+	Requests   int     `json:"requests"`
+	Asked      float64 `json:"asked"`
+	Admitted   float64 `json:"admitted"`    // acknowledged and, in a transaction, committed
+	Allowed    float64 `json:"allowed"`     // the most that the policies admit to the keys in that time
+	RolledBack float64 `json:"rolled_back"` // admitted in transactions that were rolled back
+	Unknown    float64 `json:"unknown"`     // requested without an answer: perhaps counted, but not admitted
+}
+
+// Add adds another part.
+func (p *Part) Add(q *Part) {
+	p.Keys += q.Keys
+	p.Requests += q.Requests
+	p.Asked += q.Asked
+	p.Admitted += q.Admitted
+	p.Allowed += q.Allowed
+	p.RolledBack += q.RolledBack
+	p.Unknown += q.Unknown
+}
+
+// Excess is a key that was admitted more than allowed.
+type Excess struct {
+	Policy   limiter.Policy `json:"policy"`
+	Key      string         `json:"key"`
+	Admitted float64        `json:"admitted"`
+	Allowed  float64        `json:"allowed"`
+}
+
+// Fault is a key that was counted or answered wrongly.
+type Fault struct {
+	Policy limiter.Policy `json:"policy"`
+	Key    string         `json:"key"`
+	Fault  string         `json:"fault"`
 }
 
 // Run runs a proof on the database of pool, and always deletes its keys at the end. With
