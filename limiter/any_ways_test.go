@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // hourly returns a policy of limit units an hour.
@@ -22,10 +24,7 @@ func asked(t *testing.T, s *spy, ask func(context.Context, ...Request) (Any, err
 		requests[i] = p.Request("k", cost)
 	}
 	s.set(nil)
-	a, err := ask(t.Context(), requests...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a = must.OK(ask(t.Context(), requests...))(t)
 	for _, r := range a.PerRequest {
 		given = append(given, r.Granted)
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 var logins = Policy{Name: "logins", Algorithm: Attempts, Limit: 3, Period: time.Hour, BlockFor: time.Minute, BlockMax: 10 * time.Minute}
@@ -119,16 +121,12 @@ func TestSourcesAreApart(t *testing.T) {
 	p := logins
 	p.Limit = 1
 	s := newTries(t, p)
-	if err := s.l.Succeeded(t.Context(), s.begin("home").ID); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.l.Succeeded(t.Context(), s.begin("home").ID))
 	s.fail(s.begin("afar"), 1, time.Minute)
 	s.denied("afar", ReasonBlocked, time.Minute)
 	s.denied("elsewhere", ReasonBlocked, time.Minute)
 	s.denied("", ReasonBlocked, time.Minute)
-	if err := s.l.Succeeded(t.Context(), s.begin("home").ID); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.l.Succeeded(t.Context(), s.begin("home").ID))
 	s.denied("afar", ReasonBlocked, time.Minute)
 	s.fail(s.begin("home"), 1, time.Minute)
 	s.denied("home", ReasonBlocked, time.Minute)
@@ -148,9 +146,7 @@ func TestAtOnce(t *testing.T) {
 	first, second := s.begin(""), s.begin("")
 	s.at = s.at.Add(time.Second)
 	s.denied("", ReasonLimit, 29*time.Second)
-	if err := s.l.Succeeded(t.Context(), first.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.l.Succeeded(t.Context(), first.ID))
 	s.begin("")
 	s.fail(second, 1, 0)
 	if u, err := s.l.Usage(t.Context(), p, "alice"); err != nil || u.Reservations != 1 || u.Result.Remaining != 9 || u.Result.ResetAfter != time.Hour+30*time.Second {
@@ -164,17 +160,11 @@ func TestAttemptsAndOperators(t *testing.T) {
 	p := logins
 	p.Limit = 1
 	s := newTries(t, p)
-	if err := s.l.Succeeded(t.Context(), s.begin("home").ID); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.l.Block(t.Context(), p, "alice", time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.l.Succeeded(t.Context(), s.begin("home").ID))
+	must.Succeed(t, s.l.Block(t.Context(), p, "alice", time.Hour))
 	s.denied("home", ReasonBlocked, time.Hour)
 	s.denied("afar", ReasonBlocked, time.Hour)
-	if err := s.l.Unblock(t.Context(), p, "alice"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.l.Unblock(t.Context(), p, "alice"))
 	s.fail(s.begin("home"), 1, time.Minute)
 	s.begin("afar")
 	s.at = s.at.Add(31 * time.Second) // it has expired
@@ -183,9 +173,7 @@ func TestAttemptsAndOperators(t *testing.T) {
 	}
 	s.fail(s.begin("home"), 2, 2*time.Minute)
 	ticket := s.begin("afar")
-	if err := s.l.Reset(t.Context(), p, "alice"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.l.Reset(t.Context(), p, "alice"))
 	if _, err := s.l.Failed(t.Context(), ticket.ID); !errors.Is(err, ErrNoTicket) || s.count() != 0 {
 		t.Errorf("after a Reset: %v, and %v failures", err, s.count())
 	}

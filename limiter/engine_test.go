@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
@@ -228,14 +229,10 @@ func TestObserveDuration(t *testing.T) {
 		s.Store = slow{memory.New()}
 		p := Policy{Name: "p", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Minute, Burst: 2}
 		for range 2 {
-			if err := l.Wait(t.Context(), p, "k", 1); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Wait(t.Context(), p, "k", 1))
 		}
 		for range 2 {
-			if _, err := l.AllowN(t.Context(), p, "k", 2); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(l.AllowN(t.Context(), p, "k", 2))(t)
 		}
 		var took []time.Duration
 		var rows []int
@@ -264,9 +261,7 @@ func TestObserveAllocates(t *testing.T) {
 	count := func(config *Config) float64 {
 		l := NewMemory(config)
 		return testing.AllocsPerRun(1000, func() {
-			if _, err := l.Allow(context.Background(), p, "k"); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(l.Allow(context.Background(), p, "k"))(t)
 		})
 	}
 	var n int
@@ -402,9 +397,7 @@ func TestEngineRemembers(t *testing.T) {
 	deny := func() {
 		t.Helper()
 		for range 2 {
-			if _, err := l.Allow(t.Context(), p, "k"); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(l.Allow(t.Context(), p, "k"))(t)
 		}
 		s.calls = nil
 		if r, err := l.Allow(t.Context(), p, "k"); err != nil || r.Allowed || r.Source != SourceCache || len(s.calls) != 0 {
@@ -429,9 +422,7 @@ func TestEngineRemembers(t *testing.T) {
 			t.Fatal(reservation, err)
 		}
 		deny()
-		if err := cancel(t.Context(), reservation.ID); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, cancel(t.Context(), reservation.ID))
 		if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed {
 			t.Errorf("after %s: %+v, %v", name, r, err)
 		}
@@ -445,9 +436,7 @@ func TestEngineRemembers(t *testing.T) {
 	}
 	// The denial of an AllowAll is that of the sum for its key: less may fit.
 	two := Policy{Name: "two", Algorithm: FixedWindow, Limit: 2, Period: time.Hour}
-	if _, err := l.Charge(t.Context(), two, "k", 1); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.Charge(t.Context(), two, "k", 1))(t)
 	for _, source := range []Source{SourceDatabase, SourceCache} {
 		all, err := l.AllowAll(t.Context(), two.Request("k", 1), p.Request("l", 1), two.Request("k", 1))
 		if err != nil || all.Allowed || all.DeniedBy != 2 || all.PerRequest[2].Source != source {
@@ -467,9 +456,7 @@ func TestEngineKeepsItsQueries(t *testing.T) {
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
 	for range 100 {
 		c := l.call(verbTake, p.Request("k", 1))
-		if _, err := l.decide(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.decide(t.Context(), c))(t)
 		if again := l.call(verbTake, p.Request("other", 1)); again == c {
 			t.Fatal("the query was used again")
 		}

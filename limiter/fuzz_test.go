@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // FuzzJoinKey: the parts can be told from the joined key, so no other parts give it.
@@ -81,10 +83,7 @@ func FuzzReservationID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id string, units float64) {
 		l := NewMemory(nil)
 		p := Policy{Name: "p", Algorithm: TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-		held, err := l.Reserve(t.Context(), p.Request("k", 4), time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := must.OK(l.Reserve(t.Context(), p.Request("k", 4), time.Hour))(t)
 		part := strings.Split(held.ID, ":")
 		for i := range part { // the text alone, and in place of each part
 			other := slices.Clone(part)

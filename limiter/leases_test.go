@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store/memory"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -112,10 +113,7 @@ func TestUnitsThatLeakWhileTheyAreLent(t *testing.T) {
 		}
 	}
 	allow := func(s *lessee, cost float64) limiter.Result {
-		r, err := s.AllowN(t.Context(), hot, "all", cost)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.OK(s.AllowN(t.Context(), hot, "all", cost))(t)
 		return r
 	}
 	for i := range all {
@@ -164,9 +162,7 @@ func TestLeaseEndsAtOnce(t *testing.T) {
 			t.Parallel()
 			s := newLessee(limiter.Config{}, memory.New())
 			before := s.leased(t, hot)
-			if err := c.end(s); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.end(s))
 			r, err := s.Allow(t.Context(), c.then, "all")
 			if err != nil || r.Allowed != c.want.Allowed || r.Reason != c.want.Reason || r.Source != limiter.SourceMemory {
 				t.Errorf("got %+v, %v", r, err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
@@ -62,19 +63,13 @@ func TestMaxKeysOfKeysInUse(t *testing.T) {
 	advance(time.Microsecond)
 	fits("idle", "next")
 	full("again")
-	if err := l.Unblock(ctx, p, "blocked"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Unblock(ctx, p, "blocked"))
 	fits("unblocked", "after the block")
 	full("again")
-	if err := l.Cancel(ctx, reserved.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Cancel(ctx, reserved.ID))
 	fits("cancelled", "after the reservation")
 	full("again")
-	if err := l.Reset(ctx, p, "next"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Reset(ctx, p, "next"))
 	fits("reset", "after the reset")
 	full("again")
 	advance(time.Hour)
@@ -96,12 +91,8 @@ func TestMaxKeysOfReservations(t *testing.T) {
 		in.IdempotencyKey = id
 		return l.Do(ctx, in)
 	}
-	if _, err := order("a"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Reserve(ctx, p.Request("k", 1), time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(order("a"))(t)
+	must.OK(l.Reserve(ctx, p.Request("k", 1), time.Second))(t)
 	if r, err := order("b"); !errors.Is(err, ErrOverloaded) || r.Allowed || !strings.Contains(err.Error(), "2 reservations and admissions") {
 		t.Errorf("a third: %+v, %v", r, err)
 	}
@@ -140,9 +131,7 @@ func TestMaxKeysResetKeepsReservations(t *testing.T) {
 	}
 	// An expired reservation does not keep the place. If it is settled late and there is
 	// no room, nothing is changed.
-	if err := l.Reset(ctx, p, "k"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Reset(ctx, p, "k"))
 	if reserved, err = l.Reserve(ctx, p.Request("k", 2), time.Second); err != nil || l.Reset(ctx, p, "k") != nil {
 		t.Fatal(err)
 	}
@@ -153,9 +142,7 @@ func TestMaxKeysResetKeepsReservations(t *testing.T) {
 	if _, err := l.Settle(ctx, reserved.ID, 3); !errors.Is(err, ErrOverloaded) {
 		t.Errorf("settled without a place: %v", err)
 	}
-	if err := l.Reset(ctx, p, "new"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Reset(ctx, p, "new"))
 	if r, err := l.Settle(ctx, reserved.ID, 3); err != nil || r.Level != 3 || r.Replayed {
 		t.Errorf("again: %+v, %v", r, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
@@ -30,16 +31,10 @@ func TestMemoryForgetsIdleKeys(t *testing.T) {
 	for _, algorithm := range Algorithms() {
 		p := Policy{Name: "p", Algorithm: algorithm, Limit: 10, Period: time.Second}
 		long := Policy{Name: "long", Algorithm: algorithm, Limit: 10, Period: 1000 * time.Hour}
-		if err := l.Block(ctx, p, "blocked", 1000*time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := l.AllowN(ctx, long, "used", 10); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Block(ctx, p, "blocked", 1000*time.Hour))
+		must.OK(l.AllowN(ctx, long, "used", 10))(t)
 		for i := range 30_000 {
-			if _, err := l.Allow(ctx, p, fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(l.Allow(ctx, p, fmt.Sprint(i)))(t)
 			advance(time.Millisecond)
 		}
 		if r, _ := l.Check(ctx, p, "blocked", 0); r.Reason != ReasonBlocked {
@@ -80,13 +75,8 @@ func TestIdleIsEmpty(t *testing.T) {
 				if a == LeakyBucket {
 					p.Tick = 3 * period
 				}
-				if err := p.Validate(); err != nil {
-					t.Fatal(err)
-				}
-				r, err := newRules(&p)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, p.Validate())
+				r := must.OK(newRules(&p))(t)
 				s := algorithm.New(algorithm.Name(a).Family(), 0)
 				s.Advance(&r, 0, 0)
 				s.Put(0, r.Capacity)
@@ -111,13 +101,8 @@ func TestUsageOfABlockedKey(t *testing.T) {
 	l := NewMemory(&Config{Now: now})
 	for _, algorithm := range Algorithms() {
 		p := Policy{Name: "p", Algorithm: algorithm, Limit: 10, Period: time.Second}
-		if err := l.Block(t.Context(), p, "k", time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		want, err := l.Check(t.Context(), p, "k", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Block(t.Context(), p, "k", time.Minute))
+		want := must.OK(l.Check(t.Context(), p, "k", 0))(t)
 		if got, err := l.Usage(t.Context(), p, "k"); err != nil || got.Result != want || want.Reason != ReasonBlocked {
 			t.Errorf("%s: got %+v, %v, want %+v", algorithm, got.Result, err, want)
 		}
@@ -132,16 +117,12 @@ func TestAdmissionsOfDoLastForIdempotencyTTL(t *testing.T) {
 		request := p.Request("k", 1)
 		request.IdempotencyKey = "order 1"
 		for range 20 { // a pool of calls may not return the Reserve's at once
-			if _, err := l.Reserve(t.Context(), p.Request("other", 1e-3), 24*time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(l.Reserve(t.Context(), p.Request("other", 1e-3), 24*time.Hour))(t)
 			if r, err := l.Do(t.Context(), request); err != nil || r.Replayed {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			time.Sleep(time.Minute)
-			if err := l.Reset(t.Context(), p, "k"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Reset(t.Context(), p, "k"))
 		}
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // budget is 25 units a month.
@@ -21,9 +23,7 @@ func (r *Reservation) expect(t *testing.T, what string, err error, granted float
 func TestReserveUpToAgain(t *testing.T) {
 	t.Parallel()
 	l, ctx := NewMemory(nil), t.Context()
-	if _, err := l.AllowN(ctx, budget, "k", 22); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.AllowN(ctx, budget, "k", 22))(t)
 	once := func(key string, cost float64) Request {
 		return Request{Policy: budget, Key: "k", Cost: cost, IdempotencyKey: key}
 	}
@@ -111,9 +111,7 @@ func spend(t *testing.T, l *Limiter, p Policy, key string, n int, cost, spent fl
 			t.Fatalf("%+v, %v", h, err)
 		}
 		last = h.Result.Granted
-		if _, err := l.Settle(t.Context(), h.ID, spent); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.Settle(t.Context(), h.ID, spent))(t)
 	}
 	return last
 }
@@ -126,9 +124,7 @@ func TestEstimateLearns(t *testing.T) {
 	if last := spend(t, l, budget, "k", 10, 5, 1); last != 1 {
 		t.Errorf("the last estimate of 5 reserved %v", last)
 	}
-	if _, err := l.Refund(ctx, budget, "k", 10); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.Refund(ctx, budget, "k", 10))(t)
 	for _, upTo := range []bool{false, true} {
 		reserve := l.Reserve
 		if upTo {
@@ -165,9 +161,7 @@ func TestEstimateLearns(t *testing.T) {
 		}
 		h, err := l.Reserve(ctx, r, time.Hour)
 		h.expect(t, what, err, want, false)
-		if err := l.Cancel(ctx, h.ID); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Cancel(ctx, h.ID))
 	}
 }
 
@@ -188,9 +182,7 @@ func TestEstimateBounds(t *testing.T) {
 	small := Policy{Name: "small", Algorithm: FixedWindow, Limit: 25.5, Period: time.Hour}
 	for range 5 {
 		spend(t, l, small, "k", 1, 5, 10)
-		if err := l.Reset(t.Context(), small, "k"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Reset(t.Context(), small, "k"))
 	}
 	h, err := l.Reserve(t.Context(), Request{Policy: small, Key: "k", Cost: 15, Estimate: true}, time.Hour)
 	h.expect(t, "twice 15, of 25", err, 25, false)
@@ -221,17 +213,11 @@ func TestEstimateInPart(t *testing.T) {
 	first, err := l.Reserve(ctx, once, time.Hour)
 	first.expect(t, "first", err, 5, false)
 	for range 5 {
-		if _, err := l.AllowN(ctx, budget, "k", 18); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.AllowN(ctx, budget, "k", 18))(t)
 		part, err := l.ReserveUpTo(ctx, Request{Policy: budget, Key: "k", Cost: 5, Estimate: true}, time.Hour)
 		part.expect(t, "in part", err, 2, false)
-		if _, err := l.Settle(ctx, part.ID, 0); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := l.Refund(ctx, budget, "k", 18); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.Settle(ctx, part.ID, 0))(t)
+		must.OK(l.Refund(ctx, budget, "k", 18))(t)
 	}
 	if got := spend(t, l, budget, "k", 5, 5, 1); got != 5 {
 		t.Errorf("the fifth reserved %v", got)
@@ -246,9 +232,7 @@ func TestEstimateInPart(t *testing.T) {
 		t.Errorf("another cost: %+v, %v", r, err)
 	}
 	once.Cost, once.Estimate, once.IdempotencyKey = 5, true, "b"
-	if _, err := l.Reserve(ctx, once, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.Reserve(ctx, once, time.Hour))(t)
 	once.Estimate = false
 	if r, err := l.Reserve(ctx, once, time.Hour); !errors.Is(err, ErrInvalid) {
 		t.Errorf("all of the cost, after an estimate of it: %+v, %v", r, err)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -266,10 +267,7 @@ func TestShadowAll(t *testing.T) {
 	bites, shadow := twin(Policy{Algorithm: TokenBucket, Limit: 10, Period: time.Hour})
 	level := func(p Policy, key string) float64 {
 		t.Helper()
-		r, err := l.Check(t.Context(), p, key, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.OK(l.Check(t.Context(), p, key, 0))(t)
 		return r.Level
 	}
 	for name, e := range map[string]*engine{"a": l.engine, "b": l.InTx(nil).engine} {

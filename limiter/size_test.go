@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store/memory"
 	"github.com/pglimit/pglimit/internal/valid"
 )
@@ -30,10 +31,7 @@ func keyOf(size, i int) string { return fmt.Sprintf("%0*d%01000d", size, i, 0)[:
 func TestDenyCacheSize(t *testing.T) {
 	const most = 8192
 	for _, size := range []int{16, valid.MaxKey} {
-		denied, err := newDenials(most, time.Hour, func() int64 { return 1 })
-		if err != nil {
-			t.Fatal(err)
-		}
+		denied := must.OK(newDenials(most, time.Hour, func() int64 { return 1 }))(t)
 		l := newInMemory(memory.NewBounded(1), &Config{})
 		before := heap()
 		p := Policy{Name: "p", Algorithm: TokenBucket, Limit: 1, Period: time.Hour}
@@ -41,17 +39,13 @@ func TestDenyCacheSize(t *testing.T) {
 			key := keyOf(size, i)
 			l.denied = denied
 			for range 2 {
-				if _, err := l.Allow(t.Context(), p, key); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(l.Allow(t.Context(), p, key))(t)
 			}
 			if r, _, known := denied.lookup(&Request{Policy: p, Key: key, Cost: 1}); !known || r.Allowed {
 				t.Fatalf("key %d: the denial was not remembered: %+v", i, r)
 			}
 			l.denied = nil // Reset would forget the denial
-			if err := l.Reset(t.Context(), p, key); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Reset(t.Context(), p, key))
 		}
 		checkSize(t, "a denial", size, before, most, 600, 950)
 		if denied.Cache.Len() != most {
@@ -70,9 +64,7 @@ func TestMaxKeysSize(t *testing.T) {
 			before := heap()
 			p := Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Hour}
 			for i := range many {
-				if _, err := l.Allow(t.Context(), p, keyOf(size, i)); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(l.Allow(t.Context(), p, keyOf(size, i)))(t)
 			}
 			checkSize(t, string(a), size, before, many, 200, 500)
 			runtime.KeepAlive(l)

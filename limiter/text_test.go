@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 	_ "time/tzdata"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestPolicyTextErrors(t *testing.T) {
@@ -64,10 +66,7 @@ func TestRemainingOfWholeCostsIsWhole(t *testing.T) {
 	l := NewMemory(&Config{Now: func() time.Time { return now }})
 	take := func(p Policy, key string, n float64) float64 {
 		t.Helper()
-		r, err := l.AllowN(t.Context(), p, key, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.OK(l.AllowN(t.Context(), p, key, n))(t)
 		return r.Remaining
 	}
 	p := PerHour("p", 10_000)

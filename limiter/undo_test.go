@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestUndo: what is undone does not pass twice. One request is granted, another one follows
@@ -55,9 +57,7 @@ func TestUndoNothing(t *testing.T) {
 	l := NewMemory(&Config{Now: now})
 	ctx := t.Context()
 	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 10, Period: time.Hour, Aligned: true}
-	if _, err := l.AllowN(ctx, p, "k", 10); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.AllowN(ctx, p, "k", 10))(t)
 	denied, _ := l.Allow(ctx, p, "k")
 	refund, _ := l.Refund(ctx, p, "k", 1)
 	charged, _ := l.Charge(ctx, p, "k", 1)
@@ -66,9 +66,7 @@ func TestUndoNothing(t *testing.T) {
 	settled, _ := l.Settle(ctx, reservation.ID, 5)
 	again := p.Request("again", 2)
 	again.IdempotencyKey = "x"
-	if _, err := l.Do(ctx, again); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.Do(ctx, again))(t)
 	replayed, _ := l.Do(ctx, again)
 	all, _ := l.AllowAll(ctx, p.Request("k", 5), p.Request("third", 1))
 	ghost := p

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestWaitAllCancelledLater: a cancelled WaitAll gives back by the clock of the
@@ -166,9 +168,7 @@ func TestWaitHasNoPlace(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := NewMemory(nil)
 			p := Policy{Name: "p", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Second, Burst: 4, BlockFor: c.blockFor}
-			if _, err := l.Allow(t.Context(), p, "k"); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(l.Allow(t.Context(), p, "k"))(t)
 			ctx, leave := context.WithCancel(t.Context())
 			go func() { _ = l.Wait(ctx, p, "k", 1) }()
 			synctest.Wait()
@@ -177,9 +177,7 @@ func TestWaitHasNoPlace(t *testing.T) {
 			}
 			leave()
 			synctest.Wait()
-			if err := c.change(l, p); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.change(l, p))
 			if all, err := l.WaitAll(t.Context(), append(c.others, p.Request("k", 1))...); err != nil || all.Allowed {
 				t.Errorf("%s: WaitAll: %+v, %v", name, all, err)
 			}

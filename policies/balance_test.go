@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -12,10 +13,7 @@ import (
 // limit is refused with the field's name.
 func TestOverridesOfBalances(t *testing.T) {
 	t.Parallel()
-	live, err := New(limiter.Policy{Name: "credits", Algorithm: limiter.Balance})
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.OK(New(limiter.Policy{Name: "credits", Algorithm: limiter.Balance}))(t)
 	five, on := 5.0, true
 	for field, o := range map[string]Override{
 		"":       {Blocked: true},

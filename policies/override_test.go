@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
@@ -16,14 +17,9 @@ import (
 // overridden returns a limiter in memory, its Policies and its clock.
 func overridden(t *testing.T, config limiter.Config, overrides ...policies.Override) (*limiter.Limiter, *policies.Policies, *time.Time) {
 	t.Helper()
-	p, err := policies.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(policies.New())(t)
 	for _, o := range overrides {
-		if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{o}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{o}}))(t)
 	}
 	now := time.UnixMicro(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()) // as in a Result
 	config.Policies, config.Now = p, func() time.Time { return now }
@@ -48,17 +44,11 @@ func TestOverrideOfLimit(t *testing.T) {
 	check("vip", 100, 100)
 	*now = now.Add(1) // Until
 	check("vip", 3, 3)
-	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Burst: new(7.0)}}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Burst: new(7.0)}}}))(t)
 	check("vip", 3, 7)
-	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Limit: new(5.0), Burst: new(0.0)}}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Limit: new(5.0), Burst: new(0.0)}}}))(t)
 	check("vip", 5, 5)
-	if _, err := p.Apply(t.Context(), policies.Edit{DeleteOverrides: []policies.Override{{Policy: "three", Key: "vip"}}, Note: "gone"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(t.Context(), policies.Edit{DeleteOverrides: []policies.Override{{Policy: "three", Key: "vip"}}, Note: "gone"}))(t)
 	check("vip", 3, 3)
 }
 
@@ -86,9 +76,7 @@ func TestOverrideKeepsProportion(t *testing.T) {
 	} {
 		c.override.Policy, c.override.Key = "p", "k"
 		policy := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: c.limit, Burst: c.burst, Period: time.Hour}}
-		if _, err := p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{policy}, SetOverrides: []policies.Override{c.override}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{policy}, SetOverrides: []policies.Override{c.override}}))(t)
 		if got, _, err := p.For("p", "k"); err != nil || got.Limit != c.wantLimit || got.Burst != c.wantBurst {
 			t.Errorf("%v, %v with %+v: %v, %v, %v; want %v, %v", c.limit, c.burst, c.override, got.Limit, got.Burst, err, c.wantLimit, c.wantBurst)
 		}
@@ -138,9 +126,7 @@ func TestOverrideOfAnchor(t *testing.T) {
 	if _, err := l.Allow(t.Context(), invalid, "late"); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("an override made an anchor valid: %v", err)
 	}
-	if err := p.Default(hour); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Default(hour))
 	for want, o := range map[string]policies.Override{
 		`Override.Anchor "31": must be a date such as 2024-01-31`: {Policy: "p", Key: "k", Anchor: "31"},
 		`"2024-01-31": policy month has no calendar`:              {Policy: "month", Key: "k", Anchor: "2024-01-31"},
@@ -161,9 +147,7 @@ func TestUnlimited(t *testing.T) {
 		observed = append(observed, o.Result.Source)
 	}}
 	l, _, now := overridden(t, config, policies.Override{Policy: "three", Key: "free", Unlimited: true})
-	if err := l.Block(ctx, three, "free", time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Block(ctx, three, "free", time.Hour))
 	want := func(n float64) limiter.Result {
 		return limiter.Result{Allowed: true, Granted: n, Policy: three, Limit: 3, Burst: 3, Remaining: 3, Source: limiter.SourceOverride, At: *now}
 	}
@@ -212,9 +196,7 @@ func TestUnlimited(t *testing.T) {
 	if u, err := l.Usage(ctx, three, "free"); err != nil || u.Spent != 2 {
 		t.Errorf("Usage: %+v, %v", u, err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Close())
 	if _, err := l.Allow(ctx, three, "free"); !errors.Is(err, limiter.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
@@ -225,9 +207,7 @@ func TestUnlimitedReservation(t *testing.T) {
 	ctx := t.Context()
 	secret := []byte("a secret of more than 16 bytes")
 	l, p, now := overridden(t, limiter.Config{KeySecret: secret})
-	if _, err := p.Apply(ctx, policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "free", Unlimited: true}}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(ctx, policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "free", Unlimited: true}}}))(t)
 	r, err := l.Reserve(ctx, three.Request("free", 50), time.Minute)
 	if err != nil || !r.Result.Allowed || r.Result.Granted != 50 || !r.ExpiresAt.Equal(now.Add(time.Minute)) {
 		t.Fatalf("%+v, %v", r, err)
@@ -303,18 +283,13 @@ func TestUnlimitedInAllowAll(t *testing.T) {
 
 // TestOverrideCostsNothing: overrides of other keys allocate nothing.
 func TestOverrideCostsNothing(t *testing.T) {
-	p, err := policies.New(three)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(policies.New(three))(t)
 	allocations := func(config *limiter.Config) float64 {
 		l := limiter.NewMemory(config)
 		return testing.AllocsPerRun(100, func() { _, _ = l.Check(context.Background(), three, "k", 1) })
 	}
 	without, none := allocations(nil), allocations(&limiter.Config{Policies: p})
-	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "other", Unlimited: true}, {Policy: "three", Key: "other", Match: policies.MatchPrefix, Blocked: true}}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "other", Unlimited: true}, {Policy: "three", Key: "other", Match: policies.MatchPrefix, Blocked: true}}}))(t)
 	if one := allocations(&limiter.Config{Policies: p}); none != without || one != without {
 		t.Errorf("%v allocations without Policies, %v without an override, %v with one", without, none, one)
 	}
@@ -328,13 +303,8 @@ func TestOverrideOfOneState(t *testing.T) {
 	t.Parallel()
 	end := time.UnixMicro(1_800_000_000_000_000)
 	readings := 0
-	p, err := policies.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "k", Limit: new(9.0), Until: end}}}); err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(policies.New())(t)
+	must.OK(p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "k", Limit: new(9.0), Until: end}}}))(t)
 	l := limiter.NewMemory(&limiter.Config{Policies: p, Now: func() time.Time { // ends between two readings
 		readings++
 		return end.Add(time.Duration(readings-2) * time.Second)
@@ -380,10 +350,7 @@ func TestPolicyOfResult(t *testing.T) {
 // given in another time zone.
 func TestSetOverrideAgain(t *testing.T) {
 	t.Parallel()
-	p, err := policies.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(policies.New())(t)
 	end := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, until := range []time.Time{end, end, end.In(time.FixedZone("", 3600)), end.Add(time.Nanosecond)} {
 		o := policies.Override{Policy: "p", Key: "k", Limit: new(9.0), Shadow: new(true), Until: until}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -18,10 +19,7 @@ func TestApplyValidates(t *testing.T) {
 	window := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
 	exports := limiter.Policy{Name: "exports", Algorithm: limiter.Concurrency, Limit: 3, Period: time.Minute}
 	logins := limiter.Policy{Name: "logins", Algorithm: limiter.Attempts, Limit: 3, Period: time.Hour, BlockFor: time.Minute}
-	p, err := policies.New(window, logins, exports)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(policies.New(window, logins, exports))(t)
 	good := policies.Stored{Policy: three}
 	with := func(change func(*policies.Stored)) policies.Edit {
 		bad := policies.Stored{Policy: three}
@@ -91,10 +89,7 @@ func TestDefaults(t *testing.T) {
 	if _, err := policies.New(three, limiter.Policy{Name: "x"}); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("an invalid default: %v", err)
 	}
-	p, err := policies.New(three)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(policies.New(three))(t)
 	limit := func(want float64) {
 		t.Helper()
 		if got, err := p.Get("three"); err != nil || got.Limit != want {
@@ -104,19 +99,13 @@ func TestDefaults(t *testing.T) {
 	limit(3)
 	stored := policies.Stored{Policy: three, Note: "more"}
 	stored.Limit = 4
-	if _, err := p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{stored}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{stored}}))(t)
 	limit(4)
 	later := three
 	later.Limit = 5
-	if err := p.Default(later); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Default(later))
 	limit(4)
-	if _, err := p.Apply(t.Context(), policies.Edit{Delete: []string{"three"}, Note: "not needed"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(t.Context(), policies.Edit{Delete: []string{"three"}, Note: "not needed"}))(t)
 	limit(5)
 	if _, err := p.Get("other"); !errors.Is(err, policies.ErrNoPolicy) {
 		t.Errorf("another name: %v", err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -61,9 +62,7 @@ func TestRulesOfSeveral(t *testing.T) {
 	for i := range edit.SetOverrides {
 		edit.SetOverrides[i].Policy = "three"
 	}
-	if _, err := p.Apply(t.Context(), edit); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(t.Context(), edit))(t)
 	const decided = -1
 	for _, step := range []struct {
 		at    time.Duration

@@ -14,24 +14,21 @@ import (
 	_ "time/tzdata"
 
 	"pgregory.net/rapid"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func mustCalendar(t testing.TB, unit Unit, zone, anchor string) *Calendar {
 	t.Helper()
 	a, err := AnchorOf(anchor)
 	c, err2 := CalendarOf(unit, zone, a)
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(err, err2))
 	return c
 }
 
 func mustTime(t testing.TB, text string) time.Time {
 	t.Helper()
-	at, err := time.Parse("2006-01-02 15:04:05Z07:00", text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := must.OK(time.Parse("2006-01-02 15:04:05Z07:00", text))(t)
 	return at
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // start is a whole multiple of a minute since 1970.
@@ -126,14 +127,8 @@ func TestWindows(t *testing.T) {
 	t.Parallel()
 	for _, anchor := range []string{"", "2024-01-31", "2024-02-29T09:30", "2023-11-30T23:59", "2023-12-15T04:05"} {
 		for _, unit := range algorithm.Units {
-			a, err := algorithm.AnchorOf(anchor)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := algorithm.CalendarOf(unit, "Asia/Kathmandu", a)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := must.OK(algorithm.AnchorOf(anchor))(t)
+			c := must.OK(algorithm.CalendarOf(unit, "Asia/Kathmandu", a))(t)
 			p := Plan{Calendar: unit, TimeZone: "Asia/Kathmandu", Anchor: anchor}
 			for at := start; at.Before(start.AddDate(3, 0, 0)); at = at.Add(37*time.Hour + 17*time.Minute) {
 				from, to := Window(p, at)

@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func cache(t *testing.T, keys int) *Cache[string, int] {
 	t.Helper()
-	c, err := New[string, int](keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.OK(New[string, int](keys))(t)
 	return c
 }
 

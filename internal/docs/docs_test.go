@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 const top = "../.."
@@ -34,10 +36,7 @@ func pages(t *testing.T) map[string]string {
 			t.Fatalf("%s: %d pages, %v", pattern, len(names), err)
 		}
 		for _, name := range names {
-			text, err := fs.ReadFile(tree, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.OK(fs.ReadFile(tree, name))(t)
 			all[name] = string(text)
 		}
 	}
@@ -89,10 +88,7 @@ func hasHeading(page, anchor string) bool {
 // for which the command would ask.
 func TestMakeAsksNothing(t *testing.T) {
 	t.Parallel()
-	makefile, err := os.ReadFile(filepath.Join(top, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := must.OK(os.ReadFile(filepath.Join(top, "Makefile")))(t)
 	runs := regexp.MustCompile(`bin/withpg -- bin/pglimit (?:demo|playground).*`).FindAllString(string(makefile), -1)
 	for _, run := range runs {
 		if !strings.Contains(run, " --yes ") {

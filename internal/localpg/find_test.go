@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // fakeServer creates a directory with programs that print a version.
@@ -26,9 +28,7 @@ func writeProgram(t *testing.T, path, script string) {
 	t.Helper()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(script), 0o755))
 }
 
 func TestNewestServerIsTaken(t *testing.T) {
@@ -71,9 +71,7 @@ func TestPGBIN(t *testing.T) {
 func TestFindWith(t *testing.T) {
 	dir := reachable(t)
 	bindir := filepath.Join(dir, "bin")
-	if err := errors.Join(os.Mkdir(bindir, 0o755), os.MkdirAll(filepath.Join(dir, "lib", "postgresql"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Mkdir(bindir, 0o755), os.MkdirAll(filepath.Join(dir, "lib", "postgresql"), 0o755)))
 	for _, program := range []string{"initdb", "postgres"} {
 		writeProgram(t, filepath.Join(bindir, program), "#!/bin/sh\necho 'postgres (PostgreSQL) 16.3'\n")
 	}
@@ -83,15 +81,11 @@ func TestFindWith(t *testing.T) {
 	}
 	for _, library := range []string{"lib/extra.so", "lib/postgresql/extra.dylib"} {
 		path := filepath.Join(dir, library)
-		if err := os.WriteFile(path, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, nil, 0o644))
 		if got, version, err := FindWith("extra"); got != bindir || version != "16.3" || err != nil {
 			t.Errorf("with %s: %s, %s, %v", library, got, version, err)
 		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Remove(path))
 	}
 }
 

@@ -31,27 +31,16 @@ func TestFreePort(t *testing.T) {
 func TestTakenPortLearnsNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t, Options{TCP: true})
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.OK(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer listener.Close()
-	if err := s.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Stop(t.Context()))
 	s.port = listener.Addr().(*net.TCPAddr).Port
 	if err := s.Restart(t.Context()); !errors.Is(err, errPortTaken) {
 		t.Errorf("Restart on a taken port: %v, want %v", err, errPortTaken)
 	}
-	ours, err := net.Dial("tcp4", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := must.OK(net.Dial("tcp4", listener.Addr().String()))(t)
 	defer ours.Close()
-	first, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.OK(listener.Accept())(t)
 	defer first.Close()
 	if first.RemoteAddr().String() != ours.LocalAddr().String() {
 		t.Error("Restart connected to the other program")
@@ -81,9 +70,7 @@ func TestTCPServer(t *testing.T) {
 			conn.Close(t.Context())
 			t.Error("the server accepts any password")
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Close())
 	}
 }
 
@@ -92,9 +79,7 @@ func TestTCPServer(t *testing.T) {
 func TestStrangersPidFile(t *testing.T) {
 	t.Parallel()
 	s := start(t, Options{})
-	if err := s.listening(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.listening())
 	s.pid++
 	if err := s.listening(); err == nil || !strings.Contains(err.Error(), "not of ours") {
 		t.Errorf("another process: %v", err)

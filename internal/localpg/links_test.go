@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/internal/localpg/process"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestServerIsClosedToOthers looks at everything that a server makes, and at where it
@@ -65,9 +66,7 @@ func TestSocketDirectory(t *testing.T) {
 		"below an open": filepath.Join(open, "below"),
 		"usable":        filepath.Join(parent, "ok"),
 	} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(dir, 0o700))
 		mode := fs.FileMode(0o777 | fs.ModeSticky)
 		if name == "open" {
 			mode = 0o777
@@ -80,10 +79,7 @@ func TestSocketDirectory(t *testing.T) {
 		if name == "usable" {
 			want = dir
 		}
-		account, err := process.RunAs("", true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		account := must.OK(process.RunAs("", true))(t)
 		if got, err := account.TempDir(new(Server).socketFits); got != want || err != nil {
 			t.Errorf("%s: the socket would be in %s, %v, want %s", name, got, err, want)
 		}
@@ -108,13 +104,8 @@ func TestSocketDirectory(t *testing.T) {
 func victim(t *testing.T, path string) (check func()) {
 	t.Helper()
 	const content = "untouched\n"
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(content), 0o600))
+	before := must.OK(os.Stat(path))(t)
 	return func() {
 		t.Helper()
 		text, err := os.ReadFile(path)
@@ -158,9 +149,7 @@ func TestPlantedLinks(t *testing.T) {
 				t.Parallel()
 				house := reachable(t)
 				inside := filepath.Join(house, "ours")
-				if err := os.Mkdir(inside, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, os.Mkdir(inside, 0o755))
 				var checks []func()
 				for _, file := range []string{"target", "password", "postgres.log", "pglimit.password"} {
 					checks = append(checks, victim(t, filepath.Join(inside, file)))
@@ -197,22 +186,14 @@ func TestPlantedLinksAtARestart(t *testing.T) {
 	s := start(t, Options{})
 	target := filepath.Join(reachable(t), "target")
 	check := victim(t, target)
-	if err := s.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Stop(t.Context()))
 	for _, name := range []string{logFile, givenFile} {
 		_ = os.Remove(filepath.Join(s.runDir, name)) // not all exist
-		if err := os.Symlink(target, filepath.Join(s.runDir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(target, filepath.Join(s.runDir, name)))
 	}
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Restart(t.Context()))
 	check()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Close())
 	check()
 }
 
@@ -222,18 +203,12 @@ func TestLinksInTheData(t *testing.T) {
 	for _, name := range []string{"pglimit.password", "PG_VERSION"} {
 		dir := filepath.Join(reachable(t), "data")
 		secret := filepath.Join(filepath.Dir(dir), "secret")
-		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(secret, []byte("hunter2"), 0o600),
-			os.WriteFile(filepath.Join(dir, "pglimit.password"), nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(secret, []byte("hunter2"), 0o600),
+			os.WriteFile(filepath.Join(dir, "pglimit.password"), nil, 0o600)))
 		_ = os.Remove(filepath.Join(dir, name)) // PG_VERSION is not there
-		if err := os.Symlink(secret, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(secret, filepath.Join(dir, name)))
 		if os.Geteuid() == 0 {
-			if err := os.Chown(dir, 12345, 12345); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Chown(dir, 12345, 12345))
 		}
 		_, err := DataMajor(dir)
 		if name == "pglimit.password" {

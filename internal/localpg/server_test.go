@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // start starts a server for a test. make test leaves this package out if the machine has no
@@ -21,10 +23,7 @@ import (
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
 	begin := time.Now()
-	s, err := Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.OK(Start(t.Context(), o))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -38,14 +37,9 @@ func start(t *testing.T, o Options) *Server {
 // t.TempDir.
 func reachable(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pglimit-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.OK(os.MkdirTemp("", "pglimit-test-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -87,10 +81,7 @@ func TestCommittedDataSurviveKillStopAndRestart(t *testing.T) {
 		{"nothing", func() error { return nil }},
 	} {
 		// An open connection must not prevent any of them.
-		held, err := pgx.Connect(t.Context(), s.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := must.OK(pgx.Connect(t.Context(), s.URL()))(t)
 		begin := time.Now()
 		if err := end.call(); err != nil {
 			t.Fatalf("%s: %v", end.name, err)
@@ -119,13 +110,9 @@ func TestCommittedDataSurviveKillStopAndRestart(t *testing.T) {
 func TestCloseRemovesTheDirectory(t *testing.T) {
 	t.Parallel()
 	s := start(t, Options{})
-	if _, err := os.Stat(s.dataDir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Stat(s.dataDir))(t)
 	for range 2 {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Close())
 	}
 	if _, err := os.Stat(s.runDir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Close left %s: %v", s.runDir, err)
@@ -173,9 +160,7 @@ func TestDataDirInUse(t *testing.T) {
 		t.Errorf("while the first server runs: %v, want %v", err, ErrInUse)
 	}
 	result = second(t.Context())
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, first.Close())
 	if err := <-result; err != nil {
 		t.Errorf("once the first server has ended: %v", err)
 	}
@@ -185,9 +170,7 @@ func TestDataDirInUse(t *testing.T) {
 func TestForeignDataDirIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "letter.txt"), []byte("Dear …"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "letter.txt"), []byte("Dear …"), 0o600))
 	s, err := Start(t.Context(), Options{DataDir: dir})
 	if err == nil {
 		s.Close()
@@ -214,27 +197,16 @@ func TestStartFailureShowsTheLog(t *testing.T) {
 // waits until the server and its directory are gone.
 func TestServerEndsWithItsProcess(t *testing.T) {
 	if os.Getenv("PGLIMIT_LOCALPG_CHILD") != "" {
-		s, err := Start(context.Background(), Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.OK(Start(context.Background(), Options{}))(t)
 		os.Stdout.WriteString(s.URL() + " " + s.runDir + "\n")
 		select {}
 	}
 	t.Parallel()
 	child := exec.Command(os.Args[0], "-test.run=^TestServerEndsWithItsProcess$")
 	child.Env = append(os.Environ(), "PGLIMIT_LOCALPG_CHILD=1")
-	stdout, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdout := must.OK(child.StdoutPipe())(t)
+	must.Succeed(t, child.Start())
+	line := must.OK(bufio.NewReader(stdout).ReadString('\n'))(t)
 	address, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
 	query(t, address, "select 'up'")
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // folder makes a folder with the named files.
@@ -16,9 +18,7 @@ func folder(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, f := range files {
-		if err := os.WriteFile(filepath.Join(dir, f), []byte("-- +goose Up\nSELECT 1;\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, f), []byte("-- +goose Up\nSELECT 1;\n"), 0o600))
 	}
 	return dir
 }
@@ -49,10 +49,7 @@ func TestExportNumbering(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := folder(t, c.there...)
-			got, err := tables.export(dir, now)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.OK(tables.export(dir, now))(t)
 			var want []string
 			for i, name := range []string{"tables", "storage", "views"} {
 				want = append(want, filepath.Join(dir, c.want[i]+"_pglimit_"+name+".sql"))

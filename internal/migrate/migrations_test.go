@@ -45,10 +45,7 @@ func TestSetNumbersAscend(t *testing.T) {
 func TestSetGlobalGoMigrations(t *testing.T) {
 	t.Parallel()
 	goose.AddNamedMigrationContext("99999_app.go", func(context.Context, *sql.Tx) error { return nil }, nil)
-	config, err := pgx.ParseConfig("postgres://nobody@127.0.0.1:1/none")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.OK(pgx.ParseConfig("postgres://nobody@127.0.0.1:1/none"))(t)
 	p, err := tables.provider(stdlib.OpenDB(*config)) // never connects
 	if err != nil {
 		t.Fatal(err)
@@ -84,9 +81,7 @@ func TestSetNoSuchVersion(t *testing.T) {
 func TestPrint(t *testing.T) {
 	t.Parallel()
 	var up, down bytes.Buffer
-	if err := errors.Join(tables.Print(&up, false), tables.Print(&down, true)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(tables.Print(&up, false), tables.Print(&down, true)))
 	for name, text := range map[string]string{"up": up.String(), "down": down.String()} {
 		if strings.Contains(text, "+goose") {
 			t.Errorf("%s has goose's annotations:\n%s", name, text)

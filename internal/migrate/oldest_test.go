@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // newer matches SQL that PostgreSQL 13 does not have. make test-matrix runs everything on
@@ -30,7 +32,7 @@ func TestSQLOfTheOldestVersion(t *testing.T) {
 	t.Parallel()
 	files := 0
 	for _, dir := range []string{"queries", "db", "limiter", "janitor", "doctor", "internal", "cmd"} {
-		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, entry fs.DirEntry, err error) error {
+		must.Succeed(t, filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || !strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, ".sql") {
 				return err
 			}
@@ -45,10 +47,7 @@ func TestSQLOfTheOldestVersion(t *testing.T) {
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	if files < 100 {
 		t.Errorf("only %d files were read", files)

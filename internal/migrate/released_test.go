@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 var release = flag.String("release", "", "a version such as 0.1.0: record the migrations as they are released with it")
@@ -33,9 +35,7 @@ func TestReleased(t *testing.T) {
 		record = fmt.Appendf(record, "# %s %d %d\n%s", *release, slices.Max(tables.versions()), slices.Max(functions.versions()), now)
 		err = errors.Join(err, os.WriteFile(file, record, 0o644))
 	}
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(err, err2))
 	for line := range strings.Lines(string(record)) {
 		if !strings.HasPrefix(line, "# ") && !strings.Contains("\n"+now, "\n"+line) {
 			t.Errorf("changed or removed after its release, write a new migration instead: %s", line)

@@ -184,9 +184,7 @@ func readModFile(t *testing.T, path string) (f modFile) {
 	if _, err := os.Stat(path); err != nil { // opened so that go test repeats the test when it changes
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(goTool(t, "mod", "edit", "-json", path), &f); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(goTool(t, "mod", "edit", "-json", path), &f))
 	return f
 }
 

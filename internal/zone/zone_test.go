@@ -8,19 +8,15 @@ import (
 	"strings"
 	"testing"
 	_ "time/tzdata"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestLoadEveryName: each name in the toolchain's database is accepted, listed or not.
 func TestLoadEveryName(t *testing.T) {
 	t.Parallel()
-	root, err := exec.Command("go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.OK(exec.Command("go", "env", "GOROOT").Output())(t)
+	files := must.OK(zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip")))(t)
 	defer files.Close()
 	loaded := 0
 	for _, f := range files.File {

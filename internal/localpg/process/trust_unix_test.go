@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestTrusted: root writes below no directory that another account may change. Other users
@@ -32,13 +34,9 @@ func TestTrusted(t *testing.T) {
 	} {
 		parent := t.TempDir()
 		dir, link := filepath.Join(parent, "dir"), filepath.Join(parent, "link")
-		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, c.mode), os.Symlink(dir, link)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, c.mode), os.Symlink(dir, link)))
 		if root && c.uid > 0 {
-			if err := os.Chown(dir, c.uid, c.uid); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Chown(dir, c.uid, c.uid))
 		}
 		for _, path := range []string{dir, filepath.Join(dir, "a", "b"), filepath.Join(link, "a")} {
 			got, err := Trusted(path)
@@ -60,15 +58,11 @@ func TestTrusted(t *testing.T) {
 			t.Errorf("%s: a link of another user: %v", name, err)
 		}
 		inside := filepath.Join(dir, "inside") // a link of root in a directory of others
-		if err := os.Symlink("/", inside); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink("/", inside))
 		if _, err := Trusted(filepath.Join(inside, "etc")); root && (err == nil) != (c.want == "") {
 			t.Errorf("%s: a link in the directory: %v", name, err)
 		}
-		if err := os.Symlink(filepath.Join(parent, "nowhere"), filepath.Join(parent, "broken")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(filepath.Join(parent, "nowhere"), filepath.Join(parent, "broken")))
 		if _, err := Trusted(filepath.Join(parent, "broken", "a")); root && err == nil {
 			t.Errorf("%s: a link to nothing was followed", name)
 		}
@@ -78,18 +72,12 @@ func TestTrusted(t *testing.T) {
 // TestReaperIsTheAccounts: the reaper removes files of the account with its rights.
 func TestReaperIsTheAccounts(t *testing.T) {
 	t.Parallel()
-	account, err := RunAs("", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	account := must.OK(RunAs("", true))(t)
 	want := os.Geteuid()
 	if account != nil {
 		want = account.uid
 	}
-	r, err := StartReaper(t.TempDir(), account)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.OK(StartReaper(t.TempDir(), account))(t)
 	defer r.Close()
 	out, err := exec.Command("ps", "-o", "uid=", "-p", fmt.Sprint(r.cmd.Process.Pid)).Output()
 	if err != nil || string(bytes.TrimSpace(out)) != fmt.Sprint(want) {

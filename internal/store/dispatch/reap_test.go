@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
@@ -189,9 +190,7 @@ func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 	reserve(t, s, "b", "blocked", 10, 0)
-	if err := s.Do(t.Context(), &store.Op{Kind: store.Block, Query: *windowQuery("blocked", 1, 0), ForUs: 60e6}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Do(t.Context(), &store.Op{Kind: store.Block, Query: *windowQuery("blocked", 1, 0), ForUs: 60e6}))
 	if o, err := s.take(t.Context(), windowQuery("blocked", 1, 2e6)); err != nil || !o.Blocked {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -203,10 +202,7 @@ func TestGetSeesWhatExpired(t *testing.T) {
 	s, c, _ := newReaper()
 	reserve(t, s, "a", "k", 10, 0)
 	level := func(s *Reaper) float64 {
-		o, err := s.get(t.Context(), windowQuery("k", 1, 2e6))
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must.OK(s.get(t.Context(), windowQuery("k", 1, 2e6)))(t)
 		return o.View.Level(&windowQuery("k", 1, 0).Rules, o.UpdatedAt)
 	}
 	if l := level(s.InTx(c)); l != 10 || c.due != 0 {
@@ -255,9 +251,7 @@ func testLooksAreSpared(t *testing.T) {
 	q.Now = nil // the watch is about the store's clock
 	for looks := range 3 {
 		for range 100 {
-			if _, err := s.take(t.Context(), q); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(s.take(t.Context(), q))(t)
 		}
 		if c.nextDue != looks+1 || c.due != 0 {
 			t.Errorf("%d: looked %d times for the next, %d times at the key", looks, c.nextDue, c.due)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
@@ -52,9 +53,7 @@ func TestSumsOfABalanceShareARow(t *testing.T) {
 		}
 		grant := store.Op{Kind: store.Grant, Query: *query("k", 100), Lot: &store.Granting{Ends: algorithm.Never}}
 		grant.Algorithm = algorithm.Balance
-		if err := f.memory.Do(t.Context(), &grant); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, f.memory.Do(t.Context(), &grant))
 		costs, granted := []float64{40, 30, 50, 20}, []float64{1, 1, 0, 1}
 		spend("first of its queue", 1)
 		f.statements()
@@ -171,9 +170,7 @@ func TestSumOfABlockedLog(t *testing.T) {
 			entries = append(entries, (<-used).UpdatedAt)
 			f.set(func() { f.now += 1000 })
 		}
-		if err := f.memory.Do(t.Context(), &store.Op{Kind: store.Block, Query: *log(1), ForUs: 1e6}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, f.memory.Do(t.Context(), &store.Op{Kind: store.Block, Query: *log(1), ForUs: 1e6}))
 		sent := take(t.Context(), s, log(0.25))
 		costs, leaves := []float64{1, 1.5, 0.5}, []int{0, 1, 0}
 		var answers []<-chan reply
@@ -286,9 +283,7 @@ func TestSumsDecideAsIfAlone(t *testing.T) {
 			for i := range 2 * 2 {
 				granted := store.Op{Kind: store.Grant, Query: *query(fmt.Sprint(i%2), 4), Lot: &store.Granting{Ends: algorithm.Never}}
 				granted.Algorithm, granted.Now = algorithm.Balance, &f.now
-				if err := []*memory.Store{alone, f.memory}[i/2].Do(t.Context(), &granted); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, []*memory.Store{alone, f.memory}[i/2].Do(t.Context(), &granted))
 			}
 			var queries []*store.Query
 			var answers []<-chan reply

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
@@ -187,9 +188,7 @@ func TestBinaryAsSqlc(t *testing.T) {
 					again[i] = &store.Row{Query: row.Query, Count: row.Count}
 				}
 				for what, take := range map[string]func(context.Context, db.DBTX, []*store.Row, *int64) error{"TakeMany": table.TakeMany, "TakeAll": table.TakeAll} {
-					if err := errors.Join(take(t.Context(), direct, batch, now), take(t.Context(), through, again, now)); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, errors.Join(take(t.Context(), direct, batch, now), take(t.Context(), through, again, now)))
 					if got, want := outcomes(batch), outcomes(again); !reflect.DeepEqual(got, want) {
 						t.Fatalf("%s of %d rows: got %+v, want %+v", what, len(batch), got, want)
 					}
@@ -319,9 +318,7 @@ func TestBinaryAllocations(t *testing.T) {
 			w.rows, w.query, w.expected, w.view = batch, batch[0].Query, 0, table.view
 			w.encode(table.takeMany().params)
 			for i, values := range rows {
-				if err := w.fields.read(table.takeMany().columns, values); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, w.fields.read(table.takeMany().columns, values))
 				w.decide(n - i)
 			}
 		})

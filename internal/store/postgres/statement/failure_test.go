@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
@@ -160,9 +161,7 @@ func TestBinaryLost(t *testing.T) {
 					return err
 				})
 			}
-			if err := call(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, call())
 			if c.parsing {
 				pool.Reset() // the next connection prepares it again
 				server.refuse = func(sql string) error {

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // fakeServer is a PostgreSQL without tables. It describes the statements with the types of
@@ -52,10 +54,7 @@ func (s *fakeServer) take() (log []*sent, closed []string) {
 // pool connects to the server.
 func (s *fakeServer) pool(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig("host=fake user=fake sslmode=disable pool_max_conns=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.OK(pgxpool.ParseConfig("host=fake user=fake sslmode=disable pool_max_conns=1"))(t)
 	config.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"fake"}, nil }
 	config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) {
 		client, server := net.Pipe()
@@ -65,10 +64,7 @@ func (s *fakeServer) pool(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpo
 	for _, change := range changes {
 		change(config)
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.OK(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -76,10 +72,7 @@ func (s *fakeServer) pool(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpo
 // conn returns a connection of a pool until the test ends.
 func conn(t *testing.T, pool *pgxpool.Pool) *pgxpool.Conn {
 	t.Helper()
-	c, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.OK(pool.Acquire(t.Context()))(t)
 	t.Cleanup(c.Release)
 	return c
 }
