@@ -64,9 +64,7 @@ func (w *written) sent() int {
 // next flushes and returns the lines since the last call.
 func (w *written) next(t *testing.T, d *Log) []string {
 	t.Helper()
-	if err := d.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Flush(t.Context()))
 	lines := w.lines
 	w.lines = nil
 	return lines
@@ -75,10 +73,7 @@ func (w *written) next(t *testing.T, d *Log) []string {
 func newTestLog(t *testing.T, config *Config) (*Log, *written) {
 	t.Helper()
 	w := new(written)
-	d, err := newLog(w.write, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.OK(newLog(w.write, config))(t)
 	return d, w
 }
 
@@ -153,12 +148,8 @@ func TestReasons(t *testing.T) {
 	if _, err := l.Charge(t.Context(), p, "overload", 1); !errors.Is(err, limiter.ErrOverloaded) {
 		t.Error(err)
 	}
-	if err := l.Block(t.Context(), p, "third", 2*time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Allow(t.Context(), p, "third"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Block(t.Context(), p, "third", 2*time.Hour))
+	must.OK(l.Allow(t.Context(), p, "third"))(t)
 	w.next(t, d)
 	want := []string{
 		fmt.Sprint("blocked: 2 1 0 0, last ", start+7, ", retry ", start+6+3600),

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -45,9 +46,7 @@ func TestDenyAnswersAsNew(t *testing.T) {
 		}},
 	} {
 		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }})
-		if _, err := l.AllowN(t.Context(), three, "k", 3); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.AllowN(t.Context(), three, "k", 3))(t)
 		want := get(New(l, fixed(c.requests...))(&answering{status: 200}), request())
 		got := httptest.NewRecorder()
 		if !Deny(got, c.decide(t.Context(), l, c.requests)) {

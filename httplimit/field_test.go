@@ -12,6 +12,7 @@ import (
 	"github.com/dunglas/httpsfv"
 	"pgregory.net/rapid"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -219,16 +220,10 @@ func TestSetHeaderRemainingIsGranted(t *testing.T) {
 		p := limiter.Policy{Name: "p", Algorithm: algorithm, Limit: 10, Period: 7 * time.Hour}
 		for range 100 {
 			now = now.Add(p.Period / 13)
-			r, err := l.Allow(t.Context(), p, "k")
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.OK(l.Allow(t.Context(), p, "k"))(t)
 			h := http.Header{}
 			SetHeader(h, r)
-			list, err := httpsfv.UnmarshalList(h[limitField])
-			if err != nil {
-				t.Fatal(err)
-			}
+			list := must.OK(httpsfv.UnmarshalList(h[limitField]))(t)
 			reported, _ := list[0].(httpsfv.Item).Params.Get("r")
 			n := float64(reported.(int64))
 			fits, err := l.Check(t.Context(), p, "k", n)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -90,10 +91,7 @@ func FuzzKey(f *testing.F) {
 func TestEachNamed(t *testing.T) {
 	a := limiter.Policy{Name: "a", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Minute}
 	b := limiter.Policy{Name: "b", Algorithm: limiter.GCRA, Limit: 3, Period: time.Hour}
-	live, err := policies.New(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.OK(policies.New(a))(t)
 	names := []string{"a", "b"}
 	requests := EachNamed(Address{}.Key, live, names...)
 	names[1] = "a"
@@ -103,9 +101,7 @@ func TestEachNamed(t *testing.T) {
 		t.Errorf("without b: got %d, %d calls, logged %s", w.Code, next.calls.Load(), &log)
 	}
 	for _, a.Limit = range []float64{2, 7} {
-		if _, err := live.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: a}, {Policy: b}}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(live.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: a}, {Policy: b}}}))(t)
 		got, err := requests(from("192.0.2.7:1"))
 		if len(got) != 2 || err != nil || got[0] != a.Request("192.0.2.7", 1) || got[1] != b.Request("192.0.2.7", 1) {
 			t.Errorf("got %+v, %v", got, err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -12,13 +13,8 @@ import (
 // overridden returns a limiter in memory whose clock stands still, with these overrides.
 func overridden(t *testing.T, overrides ...policies.Override) *limiter.Limiter {
 	t.Helper()
-	live, err := policies.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := live.Apply(t.Context(), policies.Edit{SetOverrides: overrides}); err != nil {
-		t.Fatal(err)
-	}
+	live := must.OK(policies.New())(t)
+	must.OK(live.Apply(t.Context(), policies.Edit{SetOverrides: overrides}))(t)
 	return limiter.NewMemory(&limiter.Config{Policies: live, Now: func() time.Time { return at }})
 }
 

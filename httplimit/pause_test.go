@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/valid"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -105,10 +106,7 @@ func TestWithPauseLonger(t *testing.T) {
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }})
 	for _, seconds := range []string{"60", "5"} {
 		rt := Transport(l, fixed(), &full{header: http.Header{"Retry-After": {seconds}}}, WithPause(time.Hour)).(*transport)
-		r, err := http.NewRequest("GET", "http://example.com", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.OK(http.NewRequest("GET", "http://example.com", nil))(t)
 		res, _ := rt.base.RoundTrip(r)
 		rt.pause(t.Context(), res, api.Request("k", 1))
 	}

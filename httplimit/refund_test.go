@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -186,9 +187,7 @@ func TestRefundIfGranted(t *testing.T) {
 	l := limiter.NewMemory(nil)
 	ctx := t.Context()
 	always := WithRefundIf(func(int) bool { return true })
-	if _, err := l.AllowN(ctx, p, "k", 3); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.AllowN(ctx, p, "k", 3))(t)
 	if w := get(New(l, fixed(p.Request("k", 1)), always)(&answering{status: 200}), request()); w.Code != 429 || level(t, l, p, "k") != 3 {
 		t.Errorf("denied: got %d, level %v", w.Code, level(t, l, p, "k"))
 	}
@@ -266,10 +265,7 @@ func TestRefundIfKeepsTheWriter(t *testing.T) {
 			}
 		})))
 		server.Client().Timeout = time.Minute // prevents a hang
-		res, err := server.Client().Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := must.OK(server.Client().Get(server.URL))(t)
 		if path == "controller" {
 			flushed <- struct{}{}
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -64,10 +65,7 @@ func TestTransport(t *testing.T) {
 	} {
 		b := &base{}
 		body := &closing{Reader: strings.NewReader("body")}
-		r, err := http.NewRequest("POST", "http://example.com", body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.OK(http.NewRequest("POST", "http://example.com", body))(t)
 		if c.ctx != nil {
 			r = r.WithContext(c.ctx)
 		}
@@ -86,10 +84,7 @@ func TestTransport(t *testing.T) {
 	if got := level(t, l, slow, "k"); got > 1 {
 		t.Errorf("a request that was not sent has a place: level %v, want at most 1", got)
 	}
-	r, err := http.NewRequest("GET", "http://example.com", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.OK(http.NewRequest("GET", "http://example.com", nil))(t)
 	if _, err := Transport(l, failing(never), nil).RoundTrip(r); !errors.Is(err, never) {
 		t.Errorf("without a body: %v", err)
 	}

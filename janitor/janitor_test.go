@@ -8,15 +8,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // idlePool is a pool that never connects.
 func idlePool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.OK(pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none"))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -26,13 +25,10 @@ func idlePool(t *testing.T) *pgxpool.Pool {
 func TestJanitorRunOnce(t *testing.T) {
 	t.Parallel()
 	swept := make(chan Removed, 1)
-	j, err := New(idlePool(t), &Config{
+	j := must.OK(New(idlePool(t), &Config{
 		Interval: time.Hour, Logger: slog.New(slog.DiscardHandler),
 		OnSweep: func(r Removed) { swept <- r },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(ctx) }()
@@ -53,10 +49,7 @@ func TestJanitorRunOnce(t *testing.T) {
 
 func TestJanitorSweepEndedContext(t *testing.T) {
 	t.Parallel()
-	j, err := New(idlePool(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.OK(New(idlePool(t), nil))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	if _, err := j.Sweep(ctx); err == nil || !strings.HasPrefix(err.Error(), "pglimit: ") {

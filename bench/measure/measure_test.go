@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/bench/proc"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestRunRecordsAfterTheWarmup runs with a fake clock: every decision takes a millisecond,
@@ -21,7 +22,7 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 		const callers = 4
 		begin := time.Now()
 		asked := map[string]*atomic.Int64{"a": {}, "b": {}}
-		s, err := Run(t.Context(), Load{
+		s := must.OK(Run(t.Context(), Load{
 			Callers: callers, Warmup: 10500 * time.Microsecond, Duration: 100 * time.Millisecond,
 			Keys: []string{"a", "b"}, Sequence: []uint32{0, 1, 1, 1},
 			Decide: func(_ context.Context, key string) (float64, error) {
@@ -33,10 +34,7 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 				asked[key].Add(1)
 				return 1, nil
 			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if s.Decisions != callers*100 || s.PerSecond() != callers*1000 {
 			t.Errorf("%d decisions, %v per second; want %d and %d", s.Decisions, s.PerSecond(), callers*100, callers*1000)
 		}
@@ -61,7 +59,7 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 func TestRunKeepsARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		s, err := Run(t.Context(), Load{
+		s := must.OK(Run(t.Context(), Load{
 			Callers: 4, PerSecond: 1000, Warmup: 3 * time.Second, Duration: time.Second - time.Microsecond,
 			Keys: []string{"a"}, Sequence: []uint32{0},
 			Decide: func(context.Context, string) (float64, error) {
@@ -71,10 +69,7 @@ func TestRunKeepsARate(t *testing.T) {
 				time.Sleep(time.Microsecond)
 				return 1, nil
 			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		// Of the first 1,500 requests, half a second's were left out.
 		if s.Decisions != 1000 || s.P99 > 2*time.Microsecond || s.Units < 3496 || s.Units > 3516 {
 			t.Errorf("%d decisions, p99 %v, %v units; want 1,000, 1 µs, 3,500", s.Decisions, s.P99, s.Units)
@@ -112,10 +107,7 @@ func TestProcessorTime(t *testing.T) {
 			reading.Add(int64(50 * time.Millisecond))
 			return used, nil
 		}
-		s, err := run(t, client, server, func() { decisions.Add(1) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.OK(run(t, client, server, func() { decisions.Add(1) }))(t)
 		const whole = 0.01 // a decision's time counts at its end
 		if s.Decisions != 1600 || math.Abs(s.Client/25_000-1) > whole || math.Abs(s.Server/125_000-1) > whole {
 			t.Errorf("%d decisions of %v + %v ns, want 1,600 of 25,000 + 125,000", s.Decisions, s.Client, s.Server)
@@ -192,9 +184,7 @@ func TestAskingAllocatesNothing(t *testing.T) {
 	}}
 	allocs := testing.AllocsPerRun(10, func() {
 		phase.Store(recording)
-		if err := c.ask(t.Context(), &l, &phase); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.ask(t.Context(), &l, &phase))
 	})
 	if allocs != 0 {
 		t.Errorf("1,000 requests allocate %v times, want 0: they would be reported as the contender's", allocs)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // fakeSleep is for a fake clock, which moves only while all goroutines wait in Go.
@@ -19,7 +21,7 @@ func TestOpenLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		var keys []string
-		s, err := RunOpen(t.Context(), OpenLoad{
+		s := must.OK(RunOpen(t.Context(), OpenLoad{
 			Begin: time.Now().Add(time.Second), Callers: 1, SleepUntil: fakeSleep,
 			Stages: []Stage{{PerSecond: 10, Length: 500 * time.Millisecond}, {PerSecond: 1000, Length: time.Second}},
 			Keys:   []string{"a", "b"}, Sequence: []uint32{0, 1, 1},
@@ -30,10 +32,7 @@ func TestOpenLoad(t *testing.T) {
 				}
 				return 1, nil
 			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if s[0].Decisions != 5 || s[1].Decisions != 1000 {
 			t.Errorf("%d and %d requests, want 5 and 1,000", s[0].Decisions, s[1].Decisions)
 		}
@@ -62,7 +61,7 @@ func TestOpenLoadHasManyInFlight(t *testing.T) {
 		begin := time.Now()
 		var mu sync.Mutex
 		var asked []time.Duration
-		s, err := RunOpen(t.Context(), OpenLoad{
+		s := must.OK(RunOpen(t.Context(), OpenLoad{
 			Begin: begin, Callers: 50, Stages: []Stage{{1000, 100 * time.Millisecond}}, SleepUntil: fakeSleep,
 			Keys: []string{"a"}, Sequence: []uint32{0},
 			Decide: func(context.Context, string) (float64, error) {
@@ -72,10 +71,7 @@ func TestOpenLoadHasManyInFlight(t *testing.T) {
 				time.Sleep(49 * time.Millisecond)
 				return 1, nil
 			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if s[0].P999 < 49*time.Millisecond || s[0].P999 > 50*time.Millisecond {
 			t.Errorf("p99.9 is %v, want 49 ms", s[0].P999)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/ulule/limiter/v3/drivers/store/memory"
 	"golang.org/x/time/rate"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/repository"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -30,16 +31,10 @@ import (
 // TestPage: each block of Go on docs/moving.md is in this package, where it compiles against the
 // versions that the page names.
 func TestPage(t *testing.T) {
-	root, err := repository.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.OK(repository.Root())(t)
 	read := func(path ...string) string {
 		t.Helper()
-		text, err := os.ReadFile(filepath.Join(path...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.OK(os.ReadFile(filepath.Join(path...)))(t)
 		return string(text)
 	}
 	page := read(root, "docs", "moving.md")
@@ -118,10 +113,7 @@ func TestUlule(t *testing.T) {
 		for i := range 2000 {
 			time.Sleep(time.Duration(random.IntN(4)) * 70 * time.Millisecond)
 			key := fmt.Sprint(random.IntN(2))
-			want, err := theirs.Get(t.Context(), key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.OK(theirs.Get(t.Context(), key))(t)
 			r, err := l.Allow(t.Context(), p, key)
 			if err != nil || r.Allowed == want.Reached || r.Remaining != float64(want.Remaining) || time.Now().Add(r.ResetAfter).Unix() != want.Reset {
 				t.Fatalf("request %d: %+v, %v; ulule/limiter: %+v", i, r, err, want)
@@ -134,12 +126,8 @@ func TestUlule(t *testing.T) {
 			t.Errorf("%d requests of 2000 were denied", denied)
 		}
 		for _, n := range []int64{3, 4} {
-			if _, err := theirs.Increment(t.Context(), "several", n); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := l.AllowN(t.Context(), p, "several", float64(n)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(theirs.Increment(t.Context(), "several", n))(t)
+			must.OK(l.AllowN(t.Context(), p, "several", float64(n)))(t)
 		}
 		was, err := theirs.Peek(t.Context(), "several")
 		is, ourErr := l.Check(t.Context(), p, "several", 0)
@@ -190,10 +178,7 @@ func TestRedisRate(t *testing.T) {
 			now = now.Add(time.Duration(random.IntN(16)) * time.Second / 64)
 			server.SetTime(now)
 			n := 1 + random.IntN(5)
-			want, err := theirs.AllowN(t.Context(), "k", limit, n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.OK(theirs.AllowN(t.Context(), "k", limit, n))(t)
 			r, err := l.AllowN(t.Context(), p, "k", float64(n))
 			if err != nil || r.Granted != float64(want.Allowed) || r.Allowed && (r.Remaining != float64(want.Remaining) || want.RetryAfter != -1) || !r.Allowed && (want.Remaining != 0 || r.RetryAfter != want.RetryAfter) {
 				t.Fatalf("request %d of %d units: %+v, %v; redis_rate: %+v", i, n, r, err, want)
@@ -209,14 +194,10 @@ func TestRedisRate(t *testing.T) {
 	}
 	now = now.Add(time.Second) // all has leaked
 	server.SetTime(now)
-	if _, err := theirs.AllowN(t.Context(), "k", limit, 3); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(theirs.AllowN(t.Context(), "k", limit, 3))(t)
 	fresh := p
 	fresh.Name = "fresh"
-	if err := redisRateTakeOver(t.Context(), theirs, limit, l, fresh, "k"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, redisRateTakeOver(t.Context(), theirs, limit, l, fresh, "k"))
 	compare(fresh, 100)
 
 	want, err := theirs.AllowN(t.Context(), "large", limit, 6)

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestParse(t *testing.T) {
@@ -28,30 +30,13 @@ const burn = `i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; `
 // count, each once. The system's sum of them, once all have ended, is the truth.
 func TestTree(t *testing.T) {
 	cmd := exec.Command("sh", "-c", burn+`sh -c '`+burn+`exit 0'; sh -c '`+burn+`echo ready; read x; exit 0'; exit 0`)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	got, err := Tree(cmd.Process.Pid)()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(in, "go on\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	in := must.OK(cmd.StdinPipe())(t)
+	out := must.OK(cmd.StdoutPipe())(t)
+	must.Succeed(t, cmd.Start())
+	must.OK(bufio.NewReader(out).ReadString('\n'))(t)
+	got := must.OK(Tree(cmd.Process.Pid)())(t)
+	must.OK(io.WriteString(in, "go on\n"))(t)
+	must.Succeed(t, cmd.Wait())
 	all := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	// What is left to do is next to nothing, and the sum of ended children has ticks.
 	if got > all+2*tick || got < all*9/10-2*tick {
@@ -61,9 +46,7 @@ func TestTree(t *testing.T) {
 
 func TestTreeNeedsTheProcess(t *testing.T) {
 	cmd := exec.Command("true")
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Run())
 	if used, err := Tree(cmd.Process.Pid)(); err == nil {
 		t.Errorf("a process that has ended has used %v, want an error", used)
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestHTTP reads grants, denials, errors and answers that are neither.
@@ -28,10 +30,7 @@ func TestHTTP(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	c, err := DialHTTP(s.Listener.Addr().String(), "login")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.OK(DialHTTP(s.Listener.Addr().String(), "login"))(t)
 	defer c.Close()
 	answers(t, c, "no decision", "503 Service Unavailable: unavailable")
 }
@@ -63,10 +62,7 @@ func TestGRPC(t *testing.T) {
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	defer s.Close()
-	c, err := DialGRPC(s.Listener.Addr().String(), "d", "user")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.OK(DialGRPC(s.Listener.Addr().String(), "d", "user"))(t)
 	defer c.Close()
 	answers(t, c, "an error instead of a decision", "the server ended the request")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -72,9 +73,7 @@ func TestAllowAllBadInput(t *testing.T) {
 	if all := testworld.MustAll(t)(l.AllowAll(ctx, requests[0], requests[1])); !all.Allowed {
 		t.Errorf("two algorithms: %+v", all)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Close())
 	if _, err := l.AllowAll(ctx, requests...); err != limiter.ErrClosed { // caused by no single request
 		t.Errorf("closed: got %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -78,9 +79,7 @@ func TestAllowAllAtOnce(t *testing.T) {
 					testworld.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
 					testworld.Must(t)(l.Allow(ctx, full, "k")) // denied: it looks up what the next would
 				case "reset":
-					if err := other.Reset(ctx, last.Policy, last.Key); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, other.Reset(ctx, last.Policy, last.Key))
 				}
 				before := trips.Load()
 				all := testworld.MustAll(t)(l.AllowAll(ctx, requests...))
@@ -151,10 +150,7 @@ func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
 		})
 	}
 	testworld.OverDrivers(t, func(t *testing.T, driver string) {
-		l, err := limiter.NewSQL(testworld.ConnectSQL(t, driver, url), testworld.WithPatience(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.OK(limiter.NewSQL(testworld.ConnectSQL(t, driver, url), testworld.WithPatience(nil)))(t)
 		test(t, l)
 	})
 }
@@ -248,9 +244,7 @@ func TestAllowAllAtOnceLocked(t *testing.T) {
 		if !errors.Is(err, limiter.ErrLocked) {
 			t.Errorf("%s: %v", what, err)
 		}
-		if err := tx.Rollback(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Rollback(ctx))
 		testworld.MustAll(t)(l.AllowAll(ctx, requests...))
 		want := 2.0
 		if what == "of one key" {

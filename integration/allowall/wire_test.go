@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -78,21 +79,15 @@ func TestAllowAllRoundTrips(t *testing.T) {
 		outside, inside := int64(math.MaxInt64), int64(math.MaxInt64)
 		for range 4 { // statements are prepared; once a second expired reservations are looked up
 			for _, p := range []limiter.Policy{logs, blocks, plain} {
-				if err := l.Reset(ctx, p, "a"); err != nil {
-					t.Fatal(err)
-				}
-				if err := l.Unblock(ctx, p, "full"); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, l.Reset(ctx, p, "a"))
+				must.Succeed(t, l.Unblock(ctx, p, "full"))
 				testworld.Must(t)(l.Charge(ctx, p, "full", 10))
 			}
 			testworld.Must(t)(l.Allow(ctx, plain, "full")) // denied: it looks up what the next would
 			before := trips.Load()
 			all := testworld.MustAll(t)(l.AllowAll(ctx, c.asks...))
 			outside = min(outside, trips.Load()-before)
-			if err := l.Unblock(ctx, blocks, "full"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Unblock(ctx, blocks, "full"))
 			tx := testworld.Begin(t, pool, pgx.TxOptions{})
 			before = trips.Load()
 			in := testworld.MustAll(t)(l.InTx(tx).AllowAll(ctx, c.asks...))

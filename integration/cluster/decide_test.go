@@ -8,6 +8,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/limiter"
@@ -38,10 +39,7 @@ func TestDecideKeysOfTwoShards(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := testworld.NewPool(t)
-	placed, err := shards.Read(ctx, pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	placed := must.OK(shards.Read(ctx, pool))(t)
 	in := map[bool]string{} // whether they are in the first shard
 	for i := 0; len(in) < 2; i++ {
 		key := fmt.Sprint("key-", i)

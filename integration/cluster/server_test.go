@@ -26,17 +26,14 @@ func TestCitusServer(t *testing.T) {
 	if s.Backend() != "citus" || len(s.Workers()) != 2 {
 		t.Fatalf("%s, %d workers", s, len(s.Workers()))
 	}
-	template, err := s.Template(t.Context(), "citus", func(ctx context.Context, pool *pgxpool.Pool) error {
+	template := must.OK(s.Template(t.Context(), "citus", func(ctx context.Context, pool *pgxpool.Pool) error {
 		for _, sql := range []string{"create table t (k int primary key)", "select create_distributed_table('t', 'k', shard_count => 4)", "insert into t select generate_series(1, 100)"} {
 			if _, err := pool.Exec(ctx, sql); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	const nodes = "select count(distinct nodename)::text from citus_shards"
 	for range 2 {
 		address := template.New(t)
@@ -72,15 +69,11 @@ func TestCitusServer(t *testing.T) {
 
 	address := template.New(t)
 	worker := s.Workers()[0]
-	if err := worker.Kill(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, worker.Kill(t.Context()))
 	if _, err := testworld.Connect(t, address).Exec(t.Context(), "select count(*) from t"); err == nil {
 		t.Error("all shards can be read without a worker")
 	}
-	if err := worker.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, worker.Restart(t.Context()))
 	if n := query(t, address, "select count(*)::text from t"); n != "100" {
 		t.Errorf("after the worker's restart t holds %s rows, want 100", n)
 	}

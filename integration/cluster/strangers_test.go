@@ -60,9 +60,7 @@ func TestCitusStrangers(t *testing.T) {
 			l := testworld.NewLimiter(t, app, nil)
 			p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 100, Period: time.Hour}
 			for i := range 8 { // on both workers
-				if _, err := l.AllowN(ctx, p, fmt.Sprint("k", i), 2); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(l.AllowN(ctx, p, fmt.Sprint("k", i), 2))(t)
 				must.OK(l.Refund(ctx, p, fmt.Sprint("k", i), 1))(t)
 			}
 		})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -41,9 +42,7 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	})
 
 	testworld.Must(t)(b.L.Allow(ctx, testworld.FailsClosed, "k"))
-	if err := own.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, own.Stop(ctx))
 	if r := testworld.Must(t)(b.L.Allow(ctx, testworld.FailsOpen, "k")); !r.Allowed || observed != limiter.SourceDegraded || logged.Count("fails open") != 1 {
 		t.Errorf("fails open: %+v, observed %s, logged %q", r, observed, logged.String())
 	}
@@ -82,9 +81,7 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	b.ExpectUnavailable(t, false) // the probe, which fails
 	b.ExpectUnavailable(t, true)
 
-	if err := own.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, own.Restart(ctx))
 	b.ExpectUnavailable(t, true)
 	b.Clock.Set(2 * breakForUs)
 	for range 3 {

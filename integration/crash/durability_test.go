@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -101,9 +102,7 @@ func TestDurabilityOfLoneStatements(t *testing.T) {
 // return.
 func waitInVain(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) {
 	t.Helper()
-	if err := l.Wait(t.Context(), p, key, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Wait(t.Context(), p, key, 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { gone <- l.Wait(ctx, p, key, 1) }()
@@ -177,9 +176,7 @@ func TestDurabilityInTx(t *testing.T) {
 	for _, callers := range commitSettings {
 		for _, p := range policies(callers) {
 			tx := testworld.Begin(t, c.Pool, pgx.TxOptions{})
-			if _, err := tx.Exec(t.Context(), "SET LOCAL synchronous_commit = "+callers); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(tx.Exec(t.Context(), "SET LOCAL synchronous_commit = "+callers))(t)
 			changes := everyVerb(t, l.InTx(tx), p, func() {})
 			testworld.Commit(t, tx)
 			c.Expect(t, p, callers, changes)

@@ -10,6 +10,7 @@ import (
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/bound"
 	conformance "github.com/pglimit/pglimit/internal/conformance/verbs"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -21,10 +22,7 @@ func TestLocalOnAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	own := testworld.OwnServer(t)
-	template, err := own.Template(ctx, "local", migrations.Up)
-	if err != nil {
-		t.Fatal(err)
-	}
+	template := must.OK(own.Template(ctx, "local", migrations.Up))(t)
 	url := template.New(t)
 	var processes [2]*limiter.Limiter
 	for i := range processes {
@@ -42,9 +40,7 @@ func TestLocalOnAStoppedServer(t *testing.T) {
 		}
 		testworld.Must(t)(processes[0].Check(ctx, *p, testworld.Variant(*p), 0)) // it learns of the other's units
 	}
-	if err := own.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, own.Stop(ctx))
 	from := time.Now()
 	for _, p := range policies {
 		key, all := testworld.Variant(p), 0.0
@@ -64,9 +60,7 @@ func TestLocalOnAStoppedServer(t *testing.T) {
 			t.Errorf("%s: after %v: %+v", key, all, r)
 		}
 	}
-	if err := own.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, own.Restart(ctx))
 	for _, p := range policies {
 		key := testworld.Variant(p)
 		testworld.Eventually(t, key+": what was granted is charged", func(context.Context) (bool, error) {

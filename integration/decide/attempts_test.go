@@ -63,9 +63,7 @@ func TestAttemptsAtOnce(t *testing.T) {
 		if round%2 == 0 {
 			tx := must.OK(pool.Begin(t.Context()))(t)
 			begin(t, all[0].InTx(tx), p, "k", "")
-			if err := tx.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tx.Rollback(t.Context()))
 		}
 		var mu sync.Mutex
 		var ids []string
@@ -125,9 +123,7 @@ func TestLoginInTx(t *testing.T) {
 		id := begin(t, w.L, p, "alice", "home")
 		for _, commits := range []bool{false, true} {
 			tx := w.Start(t, "INSERT INTO logins VALUES ('"+p.Name+"')")
-			if err := tx.Succeeded(t.Context(), id); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tx.Succeeded(t.Context(), id))
 			tx.End(t, commits)
 			u := must.OK(w.L.Usage(t.Context(), p, "alice"))(t)
 			n := testworld.Value[int](t, pool, "SELECT count(*) FROM logins WHERE name = '"+p.Name+"'")
@@ -164,17 +160,13 @@ func TestAttemptRowsGo(t *testing.T) {
 			t.Fatalf("%d rows after %v, want %d", n, after, want)
 		}
 	}
-	if err := l.Succeeded(t.Context(), begin(t, l, p, "alice", "home")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Succeeded(t.Context(), begin(t, l, p, "alice", "home")))
 	begin(t, l, p, "bob", "") // it ends after an hour, and then counts for a second and an hour
 	const day = 24 * time.Hour
 	sweep(2*time.Hour, 3)
 	sweep(3*time.Hour+2*time.Minute, 1)
 	sweep(6*time.Hour, 1)
-	if err := l.Succeeded(t.Context(), begin(t, l, p, "alice", "home")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Succeeded(t.Context(), begin(t, l, p, "alice", "home")))
 	sweep(90*day+2*time.Hour, 1)
 	sweep(90*day+9*time.Hour, 0)
 }
@@ -191,20 +183,14 @@ func TestWaitsDoNotShrink(t *testing.T) {
 		long.Burst, long.BlockFor, long.Period = 3, time.Hour, time.Hour
 		short := long
 		short.BlockFor, short.BlockMax = time.Millisecond, time.Millisecond
-		if err := l.Succeeded(t.Context(), begin(t, l, long, "k", "home")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Succeeded(t.Context(), begin(t, l, long, "k", "home")))
 		first := begin(t, l, long, "k", "afar")
-		if _, err := l.Attempt(t.Context(), long, "k", limiter.AttemptOptions{TTL: time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.Attempt(t.Context(), long, "k", limiter.AttemptOptions{TTL: time.Second}))(t)
 		if r, err := l.Failed(t.Context(), first); err != nil || r.RetryAfter != time.Hour {
 			t.Fatalf("%s: got %+v, %v", name, r, err)
 		}
 		clock.Set(2_000_000)
-		if err := l.Succeeded(t.Context(), begin(t, l, short, "k", "home")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Succeeded(t.Context(), begin(t, l, short, "k", "home")))
 		ticket, err := l.Attempt(t.Context(), short, "k", limiter.AttemptOptions{})
 		if r := ticket.Result; err != nil || r.Allowed || r.RetryAfter != time.Hour-2*time.Second || r.Level != 2 {
 			t.Errorf("%s: got %+v, %v", name, r, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -48,10 +49,7 @@ func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
 			},
 		} {
 			first := testworld.Must(t)(l.Allow(ctx, p, verb))
-			tx, err := pool.Begin(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.OK(pool.Begin(ctx))(t)
 			defer tx.Rollback(ctx)
 			r, err := pass(later.InTx(tx), first)
 			if err != nil || r.Level != 0 || r.Granted != 0 {
@@ -59,9 +57,7 @@ func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
 			}
 			answers := testworld.Request(ctx, l, p.Request(verb, 4))
 			testworld.AwaitBlocked(t, pool)
-			if err := tx.Commit(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tx.Commit(ctx))
 			if r := testworld.ResultOf(t, verb, answers); r.Allowed || r.Level != 1 {
 				t.Errorf("%s, %s: 4 of 4 units after 1 in the same window: %+v, want a denial at level 1", p.Name, verb, r)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 	"github.com/pglimit/pglimit/pglimittest"
@@ -26,10 +27,7 @@ func TestDecideUpdatesStayHOT(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	own := testworld.OwnServer(t, pglimittest.Setting("autovacuum", "off"))
-	template, err := own.Template(ctx, "hot", migrations.Up)
-	if err != nil {
-		t.Fatal(err)
-	}
+	template := must.OK(own.Template(ctx, "hot", migrations.Up))(t)
 	hits, rounds := testworld.Size(int64(300), 1000), testworld.Size(60, 200) // a page is full after about 80 versions of a row
 	for _, p := range testworld.Variants(1000, time.Minute) {
 		t.Run(testworld.Variant(p), func(t *testing.T) {

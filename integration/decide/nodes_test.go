@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // budgets are the expression nodes that a statement's plan may have, without references
@@ -91,10 +92,7 @@ func TestStatementsHaveFewNodes(t *testing.T) {
 	pool := testworld.Connect(t, testworld.NewDatabase(t), func(c *pgxpool.Config) {
 		c.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { plan.WriteString(n.Detail + n.Message) }
 	})
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.OK(pool.Acquire(ctx))(t)
 	defer conn.Release()
 	more := 0 // PostgreSQL 13 has more in the plan of an UPDATE
 	if testworld.Value[int](t, pool, "SELECT current_setting('server_version_num')::int") < 140000 {

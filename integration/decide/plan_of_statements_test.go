@@ -29,9 +29,7 @@ func TestRoutersFormPlans(t *testing.T) {
 	ctx := t.Context()
 	pool := testworld.NewPool(t)
 	tx := testworld.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"))(t)
 	explained := 0
 	for name, text := range testworld.Statements(t) {
 		match := oneTable.FindStringSubmatch(name)
@@ -107,12 +105,8 @@ func TestPlannedOnce(t *testing.T) {
 			must.OK(l.Charge(ctx, p, "k", 1))(t)
 			must.OK(l.Check(ctx, p, "k", 1))(t)
 		}
-		if err := l.Succeeded(ctx, begin(t, l, attempts, "k", "")); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Release(ctx, must.OK(l.Acquire(ctx, slots, "k"))(t).ID); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Succeeded(ctx, begin(t, l, attempts, "k", "")))
+		must.Succeed(t, l.Release(ctx, must.OK(l.Acquire(ctx, slots, "k"))(t).ID))
 	}
 	rows := must.OK(pool.Query(ctx, `SELECT statement FROM pg_prepared_statements AS s WHERE (to_jsonb(s) ->> 'custom_plans')::bigint > 5`))(t)
 	for _, text := range must.OK(pgx.CollectRows(rows, pgx.RowTo[string]))(t) {

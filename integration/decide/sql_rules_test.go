@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // forbidden lists what a decision must not use, and why.
@@ -188,10 +189,7 @@ func immutable(t *testing.T, pool *pgxpool.Pool, function string) bool {
 		return true
 	}
 	var all *bool
-	err := pool.QueryRow(context.Background(), "SELECT bool_and(provolatile = 'i') FROM pg_proc WHERE proname = $1", function).Scan(&all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, pool.QueryRow(context.Background(), "SELECT bool_and(provolatile = 'i') FROM pg_proc WHERE proname = $1", function).Scan(&all))
 	return all != nil && *all
 }
 

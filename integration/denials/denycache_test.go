@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -81,9 +82,7 @@ func TestDenyCacheLifted(t *testing.T) {
 	for _, p := range testworld.Variants(10, 1000*time.Hour) {
 		for verb, lift := range lifts(p) {
 			c.used(t, p, verb)
-			if err := lift(ctx, c.elsewhere, verb); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, lift(ctx, c.elsewhere, verb))
 			c.clock.Set(ttlUs - 1)
 			c.from(t, limiter.SourceCache, false, p, verb, 1)
 			c.clock.Set(ttlUs)
@@ -91,24 +90,18 @@ func TestDenyCacheLifted(t *testing.T) {
 
 			own := "own " + verb
 			c.used(t, p, own)
-			if err := lift(ctx, c.here, own); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, lift(ctx, c.here, own))
 			c.from(t, limiter.SourceDatabase, true, p, own, 1)
 		}
 
 		c.clock.Set(0)
 		for key, by := range map[string]*limiter.Limiter{"unblocked elsewhere": c.elsewhere, "unblocked here": c.here} {
-			if err := by.Block(ctx, p, key, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, by.Block(ctx, p, key, time.Hour))
 			c.from(t, limiter.SourceDatabase, false, p, key, 1)
 			if r := c.from(t, limiter.SourceCache, false, p, key, 1); r.Reason != limiter.ReasonBlocked || r.RetryAfter != time.Hour {
 				t.Errorf("%s: %+v", testworld.Variant(p), r)
 			}
-			if err := by.Unblock(ctx, p, key); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, by.Unblock(ctx, p, key))
 		}
 		c.from(t, limiter.SourceDatabase, true, p, "unblocked here", 1)
 		c.clock.Set(ttlUs - 1)
@@ -132,20 +125,14 @@ func TestDenyCacheLiftedInATransaction(t *testing.T) {
 	} {
 		if verb == "unblock" {
 			testworld.Must(t)(c.here.Allow(ctx, p, verb))
-			if err := c.elsewhere.Block(ctx, p, verb, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.elsewhere.Block(ctx, p, verb, time.Hour))
 			c.from(t, limiter.SourceDatabase, false, p, verb, 1)
 		} else {
 			c.used(t, p, verb)
 		}
 		tx := testworld.Begin(t, c.pool, pgx.TxOptions{})
-		if err := lift(c.here.InTx(tx)); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, lift(c.here.InTx(tx)))
+		must.Succeed(t, tx.Commit(ctx))
 		c.from(t, limiter.SourceDatabase, true, p, verb, 1)
 	}
 
@@ -153,9 +140,7 @@ func TestDenyCacheLiftedInATransaction(t *testing.T) {
 	for verb, lift := range lifts(p) {
 		key := verb + " that fails"
 		c.used(t, p, key)
-		if err := lift(ctx, c.elsewhere, key); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, lift(ctx, c.elsewhere, key))
 		testworld.Exec(t, c.pool, "ALTER TABLE pglimit_token_bucket RENAME TO away")
 		if err := lift(ctx, c.here, key); !errors.Is(err, limiter.ErrNotMigrated) {
 			t.Errorf("%s: got %v", key, err)
@@ -273,9 +258,7 @@ func TestDenyCacheInFlight(t *testing.T) {
 			next.Store(true)
 			answer := testworld.Request(ctx, l, p.Request(verb, 1))
 			<-arrived
-			if err := lift(ctx, l, verb); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, lift(ctx, l, verb))
 			release <- struct{}{}
 			if r := testworld.ResultOf(t, "the denial", answer); r.Allowed {
 				t.Errorf("%s, %s: %+v", testworld.Variant(p), verb, r)

@@ -104,9 +104,7 @@ func TestObserveRows(t *testing.T) {
 	testworld.MustAll(t)(l.AllowAll(ctx, bites.Request("l", 1), ghost.Request("l", 1), bites.Request("l", 1)))
 	h := must.OK(l.Reserve(ctx, bites.Request("m", 1), time.Hour))(t)
 	testworld.Must(t)(l.Settle(ctx, h.ID, 1))
-	if err := l.Reset(ctx, bites, "m"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Reset(ctx, bites, "m"))
 	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	testworld.Must(t)(l.InTx(tx).Allow(ctx, bites, "tx"))
 	testworld.Commit(t, tx)
@@ -137,9 +135,7 @@ func TestDenialLog(t *testing.T) {
 	}
 	flush := func(d *deniallog.Log) {
 		t.Helper()
-		if err := d.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Flush(t.Context()))
 	}
 	deny(first, bites, "a", 3)
 	deny(first, ghost, "b", 2)
@@ -162,13 +158,10 @@ func TestDenialLog(t *testing.T) {
 		Units                  float64
 		Slots, Late            bool
 	}
-	rows, err := steady.Query(t.Context(), `
+	rows := must.OK(steady.Query(t.Context(), `
 		SELECT policy, key, algorithm, sum(denials)::bigint, sum(shadowed)::bigint, sum(units), bool_and(slot_us % 60000000 = 0),
 		       bool_or(abs(max_us - extract(epoch FROM clock_timestamp()) * 1e6) > 600e6)
-		FROM (SELECT *, last_denied_at_us AS max_us FROM pglimit_denial) AS d GROUP BY policy, key, algorithm ORDER BY policy`)
-	if err != nil {
-		t.Fatal(err)
-	}
+		FROM (SELECT *, last_denied_at_us AS max_us FROM pglimit_denial) AS d GROUP BY policy, key, algorithm ORDER BY policy`))(t)
 	got, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sum])
 	want := []sum{{"bites", "a", "token_bucket", 12, 0, 132, true, false}, {"ghost", "b", "token_bucket", 2, 2, 22, true, false}}
 	if err != nil || !slices.Equal(got, want) {

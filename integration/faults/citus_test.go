@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations/citus"
 	"github.com/pglimit/pglimit/pglimittest"
@@ -57,45 +58,31 @@ func (s *scene) distribute(t *testing.T) {
 		return
 	}
 	const shards = 8
-	if err := citus.Distribute(t.Context(), s.pool, shards); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, citus.Distribute(t.Context(), s.pool, shards))
 	testworld.Exec(t, s.pool, "SELECT create_distributed_table('orders', 'key', colocate_with => 'pglimit_token_bucket')")
 }
 
 // killWorker kills a worker and starts it again.
 func killWorker(ctx context.Context, t *testing.T, s *scene) {
 	w := s.server.workers[0]
-	if err := w.Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Kill(ctx))
 	// The callers of the load insist on keys of either worker.
 	askAll(t, s.newLimiter(t), s.keysOf(t, s.server.workers[1]))
-	if err := w.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Restart(ctx))
 	s.recover(ctx, t)
 }
 
 // keysOf returns keys, and whether the worker has their shards.
 func (s *scene) keysOf(t *testing.T, w *pglimittest.Server) map[string]bool {
 	t.Helper()
-	config, err := pgx.ParseConfig(w.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, err := s.pool.Query(t.Context(), `SELECT key, n.nodename = $1 AND n.nodeport = $2 FROM (SELECT 'asked-' || i AS key FROM generate_series(1, 400) AS i) AS k
+	config := must.OK(pgx.ParseConfig(w.URL()))(t)
+	rows := must.OK(s.pool.Query(t.Context(), `SELECT key, n.nodename = $1 AND n.nodeport = $2 FROM (SELECT 'asked-' || i AS key FROM generate_series(1, 400) AS i) AS k
 		JOIN pg_dist_placement AS p ON p.shardid = get_shard_id_for_distribution_column('pglimit_token_bucket'::regclass, key)
-		JOIN pg_dist_node AS n ON n.groupid = p.groupid`, config.Host, int(config.Port))
-	if err != nil {
-		t.Fatal(err)
-	}
+		JOIN pg_dist_node AS n ON n.groupid = p.groupid`, config.Host, int(config.Port)))(t)
 	has := map[string]bool{}
 	var key string
 	var is bool
-	if _, err := pgx.ForEachRow(rows, []any{&key, &is}, func() error { has[key] = is; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(pgx.ForEachRow(rows, []any{&key, &is}, func() error { has[key] = is; return nil }))(t)
 	return has
 }
 
@@ -122,12 +109,8 @@ func askAll(t *testing.T, l *limiter.Limiter, there map[string]bool) {
 
 // killCoordinator kills the coordinator and starts it again.
 func killCoordinator(ctx context.Context, t *testing.T, s *scene) {
-	if err := s.server.kill(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.server.restart(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.server.kill(ctx))
+	must.Succeed(t, s.server.restart(ctx))
 	s.pool.Reset()
 	s.recover(ctx, t)
 }
@@ -166,20 +149,13 @@ func moveShards(ctx context.Context, t *testing.T, s *scene) {
 		var from, to string
 		var fromPort, toPort int
 		// The shard that follows the last one, to the other worker.
-		err := s.pool.QueryRow(ctx, `SELECT s.shardid, s.nodename, s.nodeport, n.nodename, n.nodeport
+		must.Succeed(t, s.pool.QueryRow(ctx, `SELECT s.shardid, s.nodename, s.nodeport, n.nodename, n.nodeport
 			FROM (SELECT DISTINCT shardid, nodename, nodeport FROM citus_shards WHERE table_name = 'pglimit_token_bucket'::regclass) AS s
 			JOIN pg_dist_node AS n ON n.groupid <> 0 AND (n.nodename, n.nodeport) <> (s.nodename, s.nodeport)
-			ORDER BY s.shardid OFFSET $1::int % 8 LIMIT 1`, moves).Scan(&shard, &from, &fromPort, &to, &toPort)
-		if err != nil {
-			t.Fatal(err)
-		}
+			ORDER BY s.shardid OFFSET $1::int % 8 LIMIT 1`, moves).Scan(&shard, &from, &fromPort, &to, &toPort))
 		mode := []string{"force_logical", "block_writes"}[moves%2]
-		if _, err := s.pool.Exec(ctx, "CALL citus_cleanup_orphaned_resources()"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.pool.Exec(ctx, "SELECT citus_move_shard_placement($1, $2, $3, $4, $5, $6::citus.shard_transfer_mode)", shard, from, fromPort, to, toPort, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(s.pool.Exec(ctx, "CALL citus_cleanup_orphaned_resources()"))(t)
+		must.OK(s.pool.Exec(ctx, "SELECT citus_move_shard_placement($1, $2, $3, $4, $5, $6::citus.shard_transfer_mode)", shard, from, fromPort, to, toPort, mode))(t)
 	}
 	t.Logf("shards moved %d times", moves)
 }
@@ -193,18 +169,14 @@ func splitShards(ctx context.Context, t *testing.T, s *scene) {
 		keys[key] = true
 	}
 	for range 2 {
-		if _, err := s.pool.Exec(ctx, "CALL citus_cleanup_orphaned_resources()"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(s.pool.Exec(ctx, "CALL citus_cleanup_orphaned_resources()"))(t)
 		askAll(t, l, keys)
 		// The first one of those with the most hashes.
-		if _, err := s.pool.Exec(ctx, `SELECT citus_split_shard_by_split_points(shardid,
+		must.OK(s.pool.Exec(ctx, `SELECT citus_split_shard_by_split_points(shardid,
 				ARRAY[((shardminvalue::bigint + shardmaxvalue::bigint) / 2)::text],
 				(SELECT array_agg(nodeid ORDER BY nodeid) FROM pg_dist_node WHERE groupid <> 0), 'block_writes')
 			FROM (SELECT * FROM pg_dist_shard WHERE logicalrelid = 'pglimit_token_bucket'::regclass
-				ORDER BY shardminvalue::bigint - shardmaxvalue::bigint, shardid LIMIT 1) AS s`); err != nil {
-			t.Fatal(err)
-		}
+				ORDER BY shardminvalue::bigint - shardmaxvalue::bigint, shardid LIMIT 1) AS s`))(t)
 		askAll(t, l, keys) // by the shards that it knows
 		s.goOn(t, "after a split")
 	}
@@ -223,17 +195,13 @@ func holdRow(ctx context.Context, t *testing.T, s *scene) {
 		return unless(err == nil && n == 1, "%d rows, %v", n, err)
 	})
 	tx := testworld.Begin(t, s.pool, pgx.TxOptions{})
-	if _, err := tx.Exec(ctx, "SELECT FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0' FOR UPDATE", p.Name); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(ctx, "SELECT FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0' FOR UPDATE", p.Name))(t)
 	s.let(testworld.Size(1500*time.Millisecond, 5*time.Second)) // longer than a request waits for it
 	eventually(t, "a request has waited for the row", func(context.Context) error {
 		return unless(s.faults.hasMet(limiter.ErrLocked), "none has")
 	})
 	s.goOn(t, "while a row is held")
-	if err := tx.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.Rollback(ctx))
 }
 
 // goOn waits until requests of several callers were answered after it was called.

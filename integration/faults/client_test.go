@@ -16,6 +16,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -58,29 +59,17 @@ func newClient(t *testing.T, over driver, address string, d dialer) *client {
 	t.Helper()
 	config := &limiter.Config{Logger: slog.New(slog.DiscardHandler)} // else the defaults
 	if over == overPGX {
-		settings, err := pgxpool.ParseConfig(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		settings := must.OK(pgxpool.ParseConfig(address))(t)
 		settings.MaxConns = connections
 		settings.ConnConfig.DialFunc = d.Dial
-		pool, err := pgxpool.NewWithConfig(context.Background(), settings)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := limiter.New(pool, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pool := must.OK(pgxpool.NewWithConfig(context.Background(), settings))(t)
+		l := must.OK(limiter.New(pool, config))(t)
 		return overPool(pool, l)
 	}
 	db := openSQL(t, over, address, d)
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	l, err := limiter.NewSQL(db, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.OK(limiter.NewSQL(db, config))(t)
 	return overDB(over, db, l)
 }
 
@@ -173,24 +162,15 @@ func overDB(over driver, db *sql.DB, l *limiter.Limiter) *client {
 func openSQL(t *testing.T, over driver, address string, d dialer) *sql.DB {
 	t.Helper()
 	if over == overSQL {
-		settings, err := pgx.ParseConfig(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		settings := must.OK(pgx.ParseConfig(address))(t)
 		settings.DialFunc = d.Dial
 		return stdlib.OpenDB(*settings)
 	}
-	u, err := url.Parse(testworld.WithoutTLS(t, address))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.OK(url.Parse(testworld.WithoutTLS(t, address)))(t)
 	query := u.Query()
 	query.Del("require_auth") // lib/pq refuses it
 	u.RawQuery = query.Encode()
-	connector, err := pq.NewConnector(u.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	connector := must.OK(pq.NewConnector(u.String()))(t)
 	connector.Dialer(pqDialer{d})
 	return sql.OpenDB(connector)
 }

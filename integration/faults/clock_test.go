@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/localpg"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -58,12 +59,8 @@ const noticed = 1500 * time.Millisecond
 func (c *serverClock) set(t *testing.T, ahead time.Duration) {
 	t.Helper()
 	// A reader must not see half a line.
-	if err := os.WriteFile(c.file+".new", fmt.Appendf(nil, "%+f\n", ahead.Seconds()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(c.file+".new", c.file); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(c.file+".new", fmt.Appendf(nil, "%+f\n", ahead.Seconds()), 0o644))
+	must.Succeed(t, os.Rename(c.file+".new", c.file))
 	<-time.After(noticed)
 }
 

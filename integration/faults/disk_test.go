@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/internal/localpg"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // disk is a small file system in memory that a filler can fill. What was written stays
@@ -56,10 +57,7 @@ func (d *disk) fill(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	d.stop = stop
-	f, err := os.OpenFile(d.filler(), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.OK(os.OpenFile(d.filler(), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600))(t)
 	take := func() {
 		if room, err := d.room(); err == nil && room > 0 {
 			_, _ = f.Write(make([]byte, room)) // the server may be faster
@@ -122,9 +120,7 @@ func fillDisk(name string, which func(data, wal *disk) *disk, done func(ctx cont
 			full.free(t)
 			select {
 			case <-own.Done():
-				if err := own.Restart(ctx); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, own.Restart(ctx))
 			default:
 			}
 			eventually(t, "the server writes again", func(ctx context.Context) error {
@@ -156,10 +152,7 @@ const diskFull = "53100"
 // sessionsEnd returns once the server has ended its sessions: it cannot write the WAL, and
 // panics.
 func sessionsEnd(ctx context.Context, t *testing.T, s *scene) {
-	conn, err := pgx.Connect(ctx, s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.OK(pgx.Connect(ctx, s.address))(t)
 	defer conn.Close(context.WithoutCancel(ctx))
 	eventually(t, "the server ends its sessions", func(ctx context.Context) error {
 		if _, err := conn.Exec(ctx, "SELECT 1"); err == nil || ctx.Err() != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/localpg"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // failovers kill the primary and promote its standby. Shortly before, the primary stops
@@ -82,18 +83,14 @@ func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 	beats := p.beat(ctx, t, s)
 	s.let(200 * time.Millisecond)
 	sender := testworld.Value[int](t, s.pool, "SELECT pid FROM pg_stat_replication")
-	if err := syscall.Kill(sender, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, syscall.Kill(sender, syscall.SIGSTOP))
 	if p.synchronous {
 		p.expectNoAnswer(ctx, t, s)
 	} else {
 		s.let(silence)
 	}
 	killed := time.Now()
-	if err := p.primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.primary.Kill())
 	sent := beats()
 	standby := testworld.Connect(t, p.standby.URL())
 	defer standby.Close() // its goroutines would count as the limiters'

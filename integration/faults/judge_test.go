@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // row is what the table shows of a fault.
@@ -109,16 +111,11 @@ func (s *scene) sums(t *testing.T, query string) map[place]float64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.OK(s.pool.Query(ctx, query))(t)
 	all := map[place]float64{}
 	var at place
 	var n float64
-	if _, err := pgx.ForEachRow(rows, []any{&at.policy, &at.key, &n}, func() error { all[at] = n; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(pgx.ForEachRow(rows, []any{&at.policy, &at.key, &n}, func() error { all[at] = n; return nil }))(t)
 	return all
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -48,10 +49,7 @@ func (s *scene) startProgram(t *testing.T, do task) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.OK(os.Executable())(t)
 	p := &program{
 		scene: s, name: do.Name, cmd: osexec.Command(self),
 		ended: make(chan struct{}), busy: make(chan struct{}, 1), inFlight: map[int64]sent{},
@@ -61,13 +59,8 @@ func (s *scene) startProgram(t *testing.T, do task) *program {
 	if _, err = p.cmd.StdinPipe(); err != nil { // it ends with this process
 		t.Fatal(err)
 	}
-	notes, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	notes := must.OK(p.cmd.StdoutPipe())(t)
+	must.Succeed(t, p.cmd.Start())
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill() // it may have ended
 		<-p.ended
@@ -273,16 +266,11 @@ func nothingIsStuck(t *testing.T, s *scene) {
 	for _, p := range slices.Concat(budgets, orders) {
 		for i := range places {
 			key := fmt.Sprint("key-", i)
-			tx, err := s.clients[0].begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.OK(s.clients[0].begin(t.Context()))(t)
 			if _, err := tx.Allow(t.Context(), p, key); err != nil {
 				t.Errorf("%s of %s: %v", key, p.Name, err)
 			}
-			if err := tx.rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tx.rollback(t.Context()))
 		}
 	}
 }

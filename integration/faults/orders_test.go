@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -107,14 +108,8 @@ const unequal = `
 // audit expects that limits and orders agree.
 func (s *scene) audit(ctx context.Context, t *testing.T, when string) {
 	t.Helper()
-	rows, err := s.pool.Query(ctx, unequal)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.OK(s.pool.Query(ctx, unequal))(t)
+	found := must.OK(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	for _, f := range found[:min(5, len(found))] {
 		t.Errorf("%s: %s", when, f)
 	}
@@ -133,14 +128,8 @@ func (s *scene) judgeOrders(t *testing.T) {
 // missing returns those of some orders that are not there.
 func (s *scene) missing(t *testing.T, orders []string) []string {
 	t.Helper()
-	rows, err := s.pool.Query(t.Context(), "SELECT id FROM unnest($1::text[]) AS told (id) EXCEPT SELECT id FROM orders", orders)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.OK(s.pool.Query(t.Context(), "SELECT id FROM unnest($1::text[]) AS told (id) EXCEPT SELECT id FROM orders", orders))(t)
+	all := must.OK(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return all
 }
 

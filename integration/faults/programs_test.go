@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/localpg"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // roomy is the settings of servers for many connections.
@@ -22,18 +23,13 @@ var roomy = map[string]string{"max_connections": "300"}
 // test. The directories of t.TempDir are closed to other users.
 func openDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pglimit-faults-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.OK(os.MkdirTemp("", "pglimit-faults-"))(t)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -60,9 +56,7 @@ func programs(t *testing.T, env []string, initdb ...string) string {
 		for _, w := range words {
 			text += " '" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text+" \"$@\"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text+" \"$@\"\n"), 0o755))
 	}
 	return dir
 }
@@ -71,10 +65,7 @@ func programs(t *testing.T, env []string, initdb ...string) string {
 // it has the settings of a new server: fsync, full_page_writes and synchronous_commit on.
 func startServer(t *testing.T, o localpg.Options) *localpg.Server {
 	t.Helper()
-	s, err := localpg.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.OK(localpg.Start(t.Context(), o))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -97,23 +88,17 @@ func startStandby(t *testing.T, primary *localpg.Server, name string) *localpg.S
 // not run as root.
 func giveAway(t *testing.T, dir, model string) {
 	t.Helper()
-	info, err := os.Stat(model)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.OK(os.Stat(model))(t)
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || os.Geteuid() != 0 {
 		return
 	}
-	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	must.Succeed(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		return os.Lchown(path, int(owner.Uid), int(owner.Gid))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // run runs a program to its end.

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // proxy is a toxiproxy between clients and a server. The connections that it closes are
@@ -41,16 +42,11 @@ const (
 // newProxy starts a proxy to the server at address, which must listen on TCP.
 func newProxy(t *testing.T, address string) *proxy {
 	t.Helper()
-	server, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.OK(url.Parse(address))(t)
 	zerolog.SetGlobalLevel(zerolog.Disabled) // some toxics log to stderr
 	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &proxy{T: t, inner: toxiproxy.NewProxy(api, "network", "127.0.0.1:0", server.Host)}
-	if err := p.inner.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.inner.Start())
 	t.Cleanup(p.inner.Stop)
 	// toxiproxy sets linger to 0 on connections that begin while there is a reset_peer,
 	// even one that no connection runs. Without that, it closes them in order.

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -69,9 +70,7 @@ func newScene(t *testing.T, f fault) *scene {
 	}
 	s.address = s.newDatabase(t)
 	s.pool = testworld.Connect(t, s.address, func(config *pgxpool.Config) { config.ConnConfig.DialFunc = dial(s.server.url).Dial })
-	if err := migrations.Up(t.Context(), s.pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, migrations.Up(t.Context(), s.pool))
 	testworld.Exec(t, s.pool, `CREATE TABLE orders (id text, policy text NOT NULL, key text COLLATE "C", units float8 NOT NULL, PRIMARY KEY (id, key))`)
 	s.distribute(t)
 	over := f.over
@@ -98,10 +97,7 @@ func (s *scene) newDatabase(t *testing.T) (address string) {
 	}
 	name := fmt.Sprint("faults_", databases.Add(1))
 	testworld.Exec(t, testworld.Connect(t, s.server.url()), "CREATE DATABASE "+name)
-	u, err := url.Parse(s.server.url())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.OK(url.Parse(s.server.url()))(t)
 	u.Path = "/" + name
 	return u.String()
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
@@ -45,10 +46,7 @@ var usualStarted bool
 
 func usualServer(t *testing.T) *server {
 	t.Helper()
-	own, err := usual()
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.OK(usual())(t)
 	usualStarted = true
 	return &server{url: own.URL, kill: own.Kill, restart: own.Restart, local: own.Backend() == "local"}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/pglimittest"
 )
@@ -39,12 +40,8 @@ func overBoth(f fault, quick ...driver) []fault {
 
 // killServer kills the server and starts it again.
 func killServer(ctx context.Context, t *testing.T, s *scene) {
-	if err := s.server.kill(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.server.restart(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.server.kill(ctx))
+	must.Succeed(t, s.server.restart(ctx))
 	s.pool.Reset()
 	s.audit(ctx, t, "after the crash")
 }
@@ -88,15 +85,10 @@ func stopServer(ctx context.Context, t *testing.T, s *scene) {
 	s.server.needLocal(t)
 	var postmaster int
 	var children []int
-	c, err := s.pool.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.OK(s.pool.Acquire(ctx))(t)
 	defer c.Release()
 	read := func(sql string, into any) {
-		if err := c.QueryRow(ctx, sql).Scan(into); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.QueryRow(ctx, sql).Scan(into))
 	}
 	send := func(signal syscall.Signal, pids ...int) {
 		for _, pid := range pids {
@@ -132,10 +124,7 @@ func terminateConnections(ctx context.Context, t *testing.T, s *scene) {
 func exhaustPools(ctx context.Context, t *testing.T, s *scene) {
 	for _, c := range s.clients {
 		for range connections {
-			release, err := c.hold(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			release := must.OK(c.hold(ctx))(t)
 			defer release()
 		}
 	}

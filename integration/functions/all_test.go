@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -35,9 +36,7 @@ func TestFunctionsAllowAllLocksInOrder(t *testing.T) {
 			_, err := tx.Exec(ctx, `SELECT FROM pglimit_`+o.table+` WHERE policy = $1 AND key = $2 FOR UPDATE `+how, o.policy, o.key)
 			return err
 		}
-		if err := lock(holder, held, ""); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, lock(holder, held, ""))
 		done := make(chan error, 1)
 		go func() {
 			_, err := caller.Exec(ctx, `SELECT pglimit.allow_all('{c,a,a,b}', '{k,a,B,k}', '{0.1,0.1,0.1,0.1}')`)
@@ -55,15 +54,11 @@ func TestFunctionsAllowAllLocksInOrder(t *testing.T) {
 			}
 			_ = probe.Rollback(ctx)
 		}
-		if err := holder.Rollback(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, holder.Rollback(ctx))
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if err := caller.Rollback(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, caller.Rollback(ctx))
 	}
 }
 

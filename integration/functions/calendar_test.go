@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/zone"
 )
 
@@ -36,9 +37,7 @@ func calendarOf(t *testing.T, unit algorithm.Unit, zone, anchor string) *algorit
 	t.Helper()
 	a, err := algorithm.AnchorOf(anchor)
 	c, err2 := algorithm.CalendarOf(unit, zone, a)
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(err, err2))
 	return c
 }
 
@@ -48,10 +47,7 @@ func calendarOf(t *testing.T, unit algorithm.Unit, zone, anchor string) *algorit
 // the data have no changes but the rule.
 func moments(t *testing.T, name string, from, to int) (all []int64, changes []int64) {
 	t.Helper()
-	location, err := zone.Load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	location := must.OK(zone.Load(name))(t)
 	const second, hour = int64(1_000_000), int64(3600_000_000)
 	last := time.Date(to, 1, 1, 0, 0, 0, 0, time.UTC)
 	about := []int64{-32 * 24 * hour, -8 * 24 * hour, -25 * hour, -24 * hour, -hour - 1, -hour, -hour / 2, -second, -1, 0, 1, hour/2 - 1, hour, 23*hour - 1, 24 * hour}
@@ -111,10 +107,7 @@ func periodEnds(t *testing.T, pool *pgxpool.Pool, unit algorithm.Unit, name, anc
 // data has, and in each month the same offset: either may be older.
 func sameData(t *testing.T, pool *pgxpool.Pool, name string, changes []int64, from, to int) bool {
 	t.Helper()
-	location, err := zone.Load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	location := must.OK(zone.Load(name))(t)
 	var at, want []int64
 	add := func(s int64) {
 		_, offset := time.Unix(s, 0).In(location).Zone()
@@ -215,9 +208,7 @@ func TestFunctionsEndPeriods(t *testing.T) {
 		for _, end := range c.Ends {
 			from, err := time.Parse("2006-01-02 15:04:05Z07:00", begin)
 			to, err2 := time.Parse("2006-01-02 15:04:05Z07:00", end)
-			if err := errors.Join(err, err2); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, errors.Join(err, err2))
 			at, want = append(at, from.UnixMicro(), to.UnixMicro()-1), append(want, to.UnixMicro(), to.UnixMicro())
 			begin = end
 		}

@@ -9,16 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestFunctionsDocs runs the examples of docs/sql.md for psql unchanged, and the calls
 // inside the other languages' snippets.
 func TestFunctionsDocs(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../testdata/repository/docs/sql.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.OK(os.ReadFile("../testdata/repository/docs/sql.md"))(t)
 	text := string(data)
 	pool := testworld.FunctionsPool(t)
 	testworld.Exec(t, pool, `CREATE TABLE orders (account text, cents bigint)`)

@@ -14,16 +14,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // moving returns the only block of SQL in docs/moving.md that contains part.
 func moving(t *testing.T, part string) string {
 	t.Helper()
-	text, err := os.ReadFile("../testdata/repository/docs/moving.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.OK(os.ReadFile("../testdata/repository/docs/moving.md"))(t)
 	var found []string
 	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		if strings.Contains(block[1], part) {
@@ -68,20 +66,14 @@ func at(sql string, now time.Time) string {
 // run runs the statement and returns the number of rows that it wrote or returned.
 func run(t *testing.T, pool *pgxpool.Pool, sql string) int64 {
 	t.Helper()
-	tag, err := pool.Exec(t.Context(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tag := must.OK(pool.Exec(t.Context(), sql))(t)
 	return tag.RowsAffected()
 }
 
 // moment is a time in UTC.
 func moment(t *testing.T, text string) time.Time {
 	t.Helper()
-	now, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := must.OK(time.Parse(time.RFC3339Nano, text))(t)
 	return now
 }
 
@@ -165,9 +157,7 @@ func TestMovingCountsMeetDecisions(t *testing.T) {
 			clock := c.decided
 			l := testworld.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return clock }, DisableDenyCache: true})
 			testworld.Must(t)(l.AllowN(t.Context(), daily, "alice", 7))
-			if err := l.Block(t.Context(), daily, "alice", 72*time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Block(t.Context(), daily, "alice", 72*time.Hour))
 			run(t, pool, at(moving(t, takeCounts), now))
 			if clock.Before(now) {
 				clock = now
@@ -321,10 +311,7 @@ func TestMovingLog(t *testing.T) {
 // queries in its JavaScript and Ruby.
 func TestMovingPolicies(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../testdata/repository/docs/moving.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.OK(os.ReadFile("../testdata/repository/docs/moving.md"))(t)
 	query := func(before string) string {
 		m := regexp.MustCompile("(?s)" + regexp.QuoteMeta(before) + "\\s*`?(SELECT .*?)(?:`|\n +SQL)").FindStringSubmatch(string(text))
 		if m == nil {

@@ -81,9 +81,7 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 	t.Parallel()
 	address := testworld.NewDatabase(t)
 	pool := testworld.Connect(t, address)
-	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, migrations.Functions.Up(t.Context(), pool))
 	testworld.StorePolicy(t, pool, limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}, false)
 	left := func() float64 {
 		return testworld.Value[float64](t, pool, `SELECT round(remaining) FROM pglimit.check(name => 'login', key => 'alice', cost => 0)`)
@@ -140,10 +138,7 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 func TestFunctionsOverrideAsGo(t *testing.T) {
 	t.Parallel()
 	pool := testworld.FunctionsPool(t)
-	live, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.OK(policies.Open(t.Context(), pool, &policies.Config{DisableListen: true}))(t)
 	defer live.Close()
 	numbers := []float64{1e-9, 0.1, 1.1, 3, 10, 1000, 1 << 53}
 	for _, algorithm := range []limiter.Algorithm{limiter.GCRA, limiter.FixedWindow} {
@@ -165,17 +160,13 @@ func TestFunctionsOverrideAsGo(t *testing.T) {
 							policies.Override{Policy: "p", Key: fmt.Sprint("both", i), Factor: &numbers[2], Burst: &n})
 					}
 				}
-				if _, err := live.Apply(t.Context(), edit); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(live.Apply(t.Context(), edit))(t)
 				rows := must.OK(pool.Query(t.Context(), `SELECT o.key, p.limit_units, coalesce(p.burst, 0) FROM pglimit_override AS o, pglimit._policy_of(o.policy, o.key) AS p`))(t)
 				n := 0
 				for ; rows.Next(); n++ {
 					var key string
 					var limit, burst float64
-					if err := rows.Scan(&key, &limit, &burst); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, rows.Scan(&key, &limit, &burst))
 					if p, _, err := live.For("p", key); err != nil || p.Limit != limit || p.Burst != burst {
 						t.Errorf("%+v, override %s: in Go %v, %v, in SQL %v, %v: %v", edit.Set[0].Policy, key, p.Limit, p.Burst, limit, burst, err)
 					}
@@ -253,17 +244,13 @@ func TestFunctionsRuleAsGo(t *testing.T) {
 		edit.Set = append(edit.Set, policies.Stored{Policy: limiter.Policy{Name: rules[i].Policy, Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}})
 	}
 	edit.SetOverrides = rules
-	if _, err := live.Apply(t.Context(), edit); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(live.Apply(t.Context(), edit))(t)
 	rows := must.OK(pool.Query(t.Context(), `SELECT o.policy, k, p.unlimited FROM pglimit_override AS o, unnest($1::text[]) AS k, pglimit._policy_of(o.policy, k) AS p`, keys))(t)
 	n := 0
 	for rows.Next() {
 		var name, key string
 		var in bool
-		if err := rows.Scan(&name, &key, &in); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, rows.Scan(&name, &key, &in))
 		if n++; in {
 			n += 1 << 20
 		}
@@ -360,10 +347,7 @@ func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
 	testworld.StorePolicy(t, pool, p, false)
 	allows := func(q testworld.Querier, key string) bool {
 		t.Helper()
-		r, err := (&testworld.Functions{Q: q, ByName: true}).Check(t.Context(), p, key, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.OK((&testworld.Functions{Q: q, ByName: true}).Check(t.Context(), p, key, 2))(t)
 		return r.Allowed
 	}
 	for until, want := range map[string]bool{
@@ -384,15 +368,11 @@ func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
 		t.Error("the override of a key applies to another")
 	}
 	tx := testworld.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(t.Context(), `UPDATE pglimit_policy SET limit_units = 2 WHERE name = 'p'`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(t.Context(), `UPDATE pglimit_policy SET limit_units = 2 WHERE name = 'p'`))(t)
 	if !allows(tx, "other") || allows(pool, "other") {
 		t.Error("a policy of this transaction does not apply in it, or in another")
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.Rollback(t.Context()))
 	testworld.Exec(t, pool, `DO $$ BEGIN
 			ASSERT NOT (pglimit.check('p', 'other', 2)).allowed;
 			UPDATE pglimit_policy SET limit_units = 2 WHERE name = 'p';

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -45,9 +46,7 @@ func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 			if inside := ask(t, tx, p, "check", "k", 0); inside.Allowed && testworld.Near(inside.Level, 4) {
 				t.Errorf("%s: %s has no effect inside the transaction: %+v", testworld.Variant(p), op, inside)
 			}
-			if err := tx.Rollback(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tx.Rollback(ctx))
 			if r := ask(t, pool, p, "check", "k", 0); !r.Allowed || !testworld.Near(r.Level, 4) {
 				t.Errorf("%s: %s left after the rollback: %+v", testworld.Variant(p), op, r)
 			}
@@ -135,15 +134,11 @@ func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 	for _, commit := range []string{"off", "local", "on"} {
 		tx := testworld.Begin(t, pool, pgx.TxOptions{})
 		settings := func() (s string) {
-			if err := tx.QueryRow(context.Background(), `SELECT concat_ws(', ', current_setting('synchronous_commit'),
-				current_setting('lock_timeout'), current_setting('search_path'))`).Scan(&s); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tx.QueryRow(context.Background(), `SELECT concat_ws(', ', current_setting('synchronous_commit'),
+				current_setting('lock_timeout'), current_setting('search_path'))`).Scan(&s))
 			return s
 		}
-		if _, err := tx.Exec(context.Background(), `SET LOCAL synchronous_commit = `+commit+`; SET LOCAL lock_timeout = 1234; SET LOCAL search_path = pg_catalog`); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(tx.Exec(context.Background(), `SET LOCAL synchronous_commit = `+commit+`; SET LOCAL lock_timeout = 1234; SET LOCAL search_path = pg_catalog`))(t)
 		before := settings()
 		for _, p := range testworld.Variants(10, time.Hour) {
 			for _, op := range []string{"allow", "allow_up_to", "check", "charge", "block", "unblock", "reset"} {
@@ -153,9 +148,7 @@ func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 		if after := settings(); after != before {
 			t.Errorf("settings were %s, and are %s", before, after)
 		}
-		if err := tx.Rollback(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Rollback(context.Background()))
 	}
 }
 
@@ -211,9 +204,7 @@ func TestFunctionsByTheDatabasesClock(t *testing.T) {
 		// The clock of the transaction that had locked the row is later: the row's time
 		// moves forward.
 		call(tx)
-		if err := tx.Commit(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Commit(ctx))
 		got := testworld.Receive(t, after, "the answer")
 		us := testworld.Value[int64](t, pool, `SELECT ends_at_us - updated_at_us FROM pglimit_fixed_window WHERE key = $1`, key)
 		if got != testworld.Seconds(&got).Seconds() || time.Duration(us)*time.Microsecond != testworld.Seconds(&got) {

@@ -27,17 +27,13 @@ func TestJanitorDenials(t *testing.T) {
 		now := func() time.Time { return time.UnixMicro(at) }
 		j := testworld.NewJanitor(t, over, &janitor.Config{Now: now, BatchSize: 10})
 		tx := testworld.Begin(t, pool, pgx.TxOptions{})
-		if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'k180' FOR UPDATE`); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'k180' FOR UPDATE`))(t)
 		removed := must.OK(j.Sweep(t.Context()))(t)
 		// Slots 0 to 144 ended within a day: the last a day ago would have gone.
 		if n := removed.ByTable["pglimit_denial"]; n != 55 || removed.Total() != 55 {
 			t.Errorf("removed %+v, want 55", removed)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Rollback(t.Context()))
 		removed = must.OK(j.Sweep(t.Context()))(t)
 		oldest := testworld.Value[int64](t, pool, `SELECT min(slot_us) FROM pglimit_denial`)
 		if n := removed.ByTable["pglimit_denial"]; n != 1 || count(t, pool, "pglimit_denial") != 145 || oldest != at-144*slot {
@@ -62,9 +58,7 @@ func TestJanitorDenialsMerged(t *testing.T) {
 		const totals = `SELECT concat_ws(' ', sum(denials), sum(shadowed), sum(blocked), sum(above_burst), sum(overloaded), sum(units), max(last_denied_at_us), max(retry_at_us)) FROM pglimit_denial`
 		want := testworld.Value[string](t, pool, totals)
 		tx := testworld.Begin(t, pool, pgx.TxOptions{})
-		if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'a' AND slot_us = $1 FOR UPDATE`, at-70*minute); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'a' AND slot_us = $1 FOR UPDATE`, at-70*minute))(t)
 		j := testworld.NewJanitor(t, over, &janitor.Config{Now: func() time.Time { return time.UnixMicro(at) }, BatchSize: 30})
 		must.OK(j.Sweep(t.Context()))(t)
 		// Those of 63 minutes ago are not an hour old with all of their ten minutes.
@@ -83,9 +77,7 @@ func TestJanitorDenialsMerged(t *testing.T) {
 		if n := testworld.Value[int64](t, pool, `SELECT count(*) FROM pglimit_denial WHERE last_denied_at_us / 600000000 <> slot_us / 600000000 OR denials / 2 > 10`); n != 0 {
 			t.Errorf("%d rows of other minutes", n)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Rollback(t.Context()))
 		removed := must.OK(j.Sweep(t.Context()))(t)
 		if removed.Total() != 0 || rows(false) != 3*64 || testworld.Value[string](t, pool, totals) != want {
 			t.Errorf("removed %+v; %d rows of minutes are left", removed, rows(false))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -269,9 +270,7 @@ func TestJanitorBeforeMigrations(t *testing.T) {
 	}))
 	testworld.Receive(t, swept, "the first sweep")
 	awaitLog(t, log, "run `pglimit migrate up`", 0)
-	if err := migrations.Up(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, migrations.Up(t.Context(), pool))
 	testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 5, 0)
 	awaitRemoved(t, swept, 5)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 )
 
@@ -24,13 +25,8 @@ func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
 	testworld.Exec(t, pool, `CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN OLD; END $$`)
 	testworld.Exec(t, pool, `CREATE TRIGGER gate BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION pass_gate()`)
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, gateLock); err != nil {
-		t.Fatal(err)
-	}
+	conn := must.OK(pool.Acquire(t.Context()))(t)
+	must.OK(conn.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, gateLock))(t)
 	g := &gate{conn}
 	t.Cleanup(func() {
 		if g.conn != nil {
@@ -42,9 +38,7 @@ func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
 
 func (g *gate) open(t *testing.T) {
 	t.Helper()
-	if _, err := g.conn.Exec(t.Context(), `SELECT pg_advisory_unlock($1)`, gateLock); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(g.conn.Exec(t.Context(), `SELECT pg_advisory_unlock($1)`, gateLock))(t)
 	g.conn.Release()
 	g.conn = nil
 }
@@ -119,10 +113,7 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
-		tx, err := pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := must.OK(pool.Begin(t.Context()))(t)
 		defer tx.Rollback(context.WithoutCancel(t.Context()))
 		renew(t, tx, nil, "k1")
 
@@ -142,9 +133,7 @@ func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 			}
 			return false, nil
 		})
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Rollback(t.Context()))
 		checkLevels(t, pool, "k1:0")
 		sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
 	})

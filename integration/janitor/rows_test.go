@@ -97,9 +97,7 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 		}
 		block := func(key string, d time.Duration) {
 			t.Helper()
-			if err := l.Block(ctx, p, key, d); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Block(ctx, p, key, d))
 		}
 		clock.Set(1_000_000)
 		testworld.Must(t)(l.AllowN(ctx, p, "blocked", 5))
@@ -121,9 +119,7 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 		clock.Set(10_000_000) // empty by now, and a block that is lifted again
 		block("k", time.Second)
 		testworld.Must(t)(l.Allow(ctx, p, "k"))
-		if err := l.Unblock(ctx, p, "k"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Unblock(ctx, p, "k"))
 		sweep(9_999_999*time.Microsecond, 1)
 		sweep(10*time.Second, 0)
 	}

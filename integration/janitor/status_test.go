@@ -133,25 +133,15 @@ func TestStatusReadsIndexes(t *testing.T) {
 		}
 		tx := testworld.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 		for _, sql := range sent {
-			if _, err := tx.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(tx.Exec(t.Context(), sql))(t)
 		}
-		read, err := tx.Query(t.Context(), "EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF, COSTS OFF) "+db.SweepWaiting, most, time.Now().UnixMicro())
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines, err := pgx.CollectRows(read, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
+		read := must.OK(tx.Query(t.Context(), "EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF, COSTS OFF) "+db.SweepWaiting, most, time.Now().UnixMicro()))(t)
+		lines := must.OK(pgx.CollectRows(read, pgx.RowTo[string]))(t)
 		plan, indexes := strings.Join(lines, "\n"), 0
 		for _, line := range lines {
 			var n int
 			if _, found, ok := strings.Cut(line, "actual rows="); found != "" && ok {
-				if _, err := fmt.Sscan(found, &n); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(fmt.Sscan(found, &n))(t)
 			}
 			if strings.Contains(line, "Index") && strings.Contains(line, "Scan") && strings.Contains(line, "_expires ") {
 				indexes++
@@ -163,9 +153,7 @@ func TestStatusReadsIndexes(t *testing.T) {
 		if indexes != 2*8+3 {
 			t.Errorf("%d scans of the indexes of expiries, want 19:\n%s", indexes, plan)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Rollback(t.Context()))
 	}
 	if s := readState(t, pool); s.DueRows != 6*rows+rows/2 || s.ExpiredReservations != rows/2 {
 		t.Errorf("%+v", s)
@@ -187,9 +175,7 @@ func TestStatusBound(t *testing.T) {
 func TestStatusEndsWithItsContext(t *testing.T) {
 	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		tx := testworld.Begin(t, pool, pgx.TxOptions{})
-		if _, err := tx.Exec(t.Context(), `LOCK TABLE pglimit_token_bucket`); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_token_bucket`))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { _, err := statusOver(ctx, over); ended <- err }()

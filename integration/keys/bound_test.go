@@ -246,16 +246,12 @@ func TestReset(t *testing.T) {
 	w.fill(w.Limiter, p, 2)
 	w.forward(20 * time.Minute)
 	w.allow(other, p, "first0", "")
-	if err := w.Reset(t.Context(), p, "first0"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Reset(t.Context(), p, "first0"))
 	w.sweep()
 	w.expect(p, 1, 2)
 	w.allow(other, p, "first0", "")
 	w.expect(p, 2, 2)
-	if err := w.Reset(t.Context(), p, "first0"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Reset(t.Context(), p, "first0"))
 	w.forward(8 * time.Minute)
 	w.sweep()
 	w.expect(p, 1, 1)
@@ -345,18 +341,14 @@ func TestErrors(t *testing.T) {
 	w.allow(w.Limiter, p, "first0", limiter.ReasonBlocked)
 	p.MaxKeys = 100
 	tx := testworld.Begin(t, w.pool, pgx.TxOptions{})
-	if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_key_count FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(t.Context(), `SELECT FROM pglimit_key_count FOR UPDATE`))(t)
 	soon := must.OK(limiter.New(w.pool, &limiter.Config{Now: w.now, Timeout: 300 * time.Millisecond}))(t)
 	if _, err := soon.Allow(t.Context(), p, "new"); !errors.Is(err, limiter.ErrUnavailable) && !errors.Is(err, limiter.ErrLocked) {
 		t.Errorf("a new key while the count is locked: %v", err)
 	}
 	w.allow(w.another(), p, "first0", limiter.ReasonBlocked)
 	w.sweep() // passes over it
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.Rollback(t.Context()))
 	w.forward(2 * time.Second) // the process remembers for a second that there is no room
 	w.allow(w.Limiter, p, "new", "")
 }

@@ -254,9 +254,7 @@ func TestFunctionsRollBack(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if err := known.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, known.Rollback(t.Context()))
 			testworld.Commit(t, tx)
 			waits.Wait()
 			w.expect(p, 3, 3)

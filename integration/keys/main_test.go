@@ -86,11 +86,8 @@ func (w *world) expect(p limiter.Policy, rows, counted int64) {
 // rowsAndCount reads both from one snapshot. The count is -1 if there is none.
 func rowsAndCount(t *testing.T, pool *pgxpool.Pool, p limiter.Policy) (rows, count int64) {
 	t.Helper()
-	err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM `+testworld.TableOf(p.Algorithm)+` WHERE policy = $1 AND key <> ''),
-		coalesce((SELECT keys FROM pglimit_key_count WHERE policy = $1 AND algorithm = $2), -1)`, p.Name, p.Algorithm).Scan(&rows, &count)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM `+testworld.TableOf(p.Algorithm)+` WHERE policy = $1 AND key <> ''),
+		coalesce((SELECT keys FROM pglimit_key_count WHERE policy = $1 AND algorithm = $2), -1)`, p.Name, p.Algorithm).Scan(&rows, &count))
 	return rows, count
 }
 

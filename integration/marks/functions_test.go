@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -100,13 +101,9 @@ func TestMarksOfSeveralInFunctions(t *testing.T) {
 		}
 		tx := testworld.Begin(t, pool, pgx.TxOptions{})
 		var answer string
-		if err := tx.QueryRow(t.Context(), sql, args...).Scan(&answer); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.QueryRow(t.Context(), sql, args...).Scan(&answer))
 		if !commit {
-			if err := tx.Rollback(context.Background()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tx.Rollback(context.Background()))
 			return
 		}
 		testworld.Commit(t, tx)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -193,10 +194,7 @@ func TestMarksAfterALock(t *testing.T) {
 	pool := testworld.Connect(t, address)
 	l := testworld.NewLimiter(t, testworld.Connect(t, address), nil)
 	for _, p := range marked(10) {
-		tx, err := pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := must.OK(pool.Begin(t.Context()))(t)
 		testworld.Must(t)(l.InTx(tx).AllowN(t.Context(), p, "k", 7.5))
 		answer := testworld.Send(func() (limiter.Result, error) { return l.Allow(t.Context(), p, "k") })
 		testworld.AwaitBlocked(t, pool)
@@ -215,9 +213,7 @@ func TestMarksAreNotifiedOnce(t *testing.T) {
 	address := testworld.NewDatabase(t)
 	l := testworld.NewLimiter(t, testworld.Connect(t, address), nil)
 	conn := testworld.ConnectOnce(t, address)
-	if _, err := conn.Exec(t.Context(), "LISTEN pglimit_event; LISTEN done"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(conn.Exec(t.Context(), "LISTEN pglimit_event; LISTEN done"))(t)
 	p := limiter.Policy{Name: "told", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour, Marks: "50%"}
 	for range 20 {
 		testworld.Must(t)(l.Allow(t.Context(), p, "k"))
@@ -225,10 +221,7 @@ func TestMarksAreNotifiedOnce(t *testing.T) {
 	testworld.Exec(t, testworld.Connect(t, address), "NOTIFY done")
 	var heard []string
 	for len(heard) == 0 || heard[len(heard)-1] != "done" {
-		n, err := conn.WaitForNotification(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.OK(conn.WaitForNotification(t.Context()))(t)
 		heard = append(heard, n.Channel)
 	}
 	if fmt.Sprint(heard) != "[pglimit_event done]" {
@@ -242,10 +235,7 @@ func TestMarksThatNobodyRecords(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
 	p := limiter.Policy{Name: "refused", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour, Marks: "50%"}
-	router, err := limiter.New(pool, &limiter.Config{Sharding: limiter.ShardingRouter})
-	if err != nil {
-		t.Fatal(err)
-	}
+	router := must.OK(limiter.New(pool, &limiter.Config{Sharding: limiter.ShardingRouter}))(t)
 	other := p
 	other.Name = "other"
 	_, one := router.Allow(t.Context(), p, "c")

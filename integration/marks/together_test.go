@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -224,9 +225,7 @@ func TestMarksAfterAllLocks(t *testing.T) {
 		go func() { _, err := ask(l.InTx(waits), t.Context(), first, last); answer <- err }()
 		testworld.AwaitBlocked(t, pool)
 		// It would wait for a mark that is recorded and not committed.
-		if _, err := looks.Exec(t.Context(), `SET LOCAL lock_timeout = '5s'`); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(looks.Exec(t.Context(), `SET LOCAL lock_timeout = '5s'`))(t)
 		for _, mark := range []int{most, all} {
 			if _, err := looks.Exec(t.Context(), `INSERT INTO pglimit_event (mark, window_ends_at_us, at_us, level, limit_units, due_at_us, policy, key, algorithm)
 				SELECT $1, (t.updated_at_us / $2::bigint + 1) * $2::bigint, 0, 0, 0, 0, $3, $4, $5 FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS updated_at_us) AS t`,
@@ -235,9 +234,7 @@ func TestMarksAfterAllLocks(t *testing.T) {
 				break
 			}
 		}
-		if err := looks.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, looks.Rollback(t.Context()))
 		testworld.Commit(t, holds)
 		if err := testworld.Receive(t, answer, "the answer"); err != nil {
 			t.Error(what, err)

@@ -32,9 +32,7 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 		t.Errorf("down at first: %s, %v", testworld.MigrationNames(steps), err)
 	}
 	for range 2 {
-		if err := sets.Functions.Up(ctx, pool); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, sets.Functions.Up(ctx, pool))
 	}
 	made := testworld.OwnSchema(t, pool)
 	if got := testworld.Value[float64](t, pool, loginCall); got != 4 {
@@ -47,18 +45,14 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	if tables != testworld.Schema(t, pool) {
 		t.Error("the functions' migration changed the tables")
 	}
-	if _, err := sets.Functions.Down(ctx, pool, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(sets.Functions.Down(ctx, pool, 0))(t)
 	if left := testworld.OwnSchema(t, pool); left != "" {
 		t.Errorf("down left:\n%s", left)
 	}
 	if level := testworld.Value[float64](t, pool, `SELECT level FROM pglimit_token_bucket`); level != 1 {
 		t.Errorf("down changed what is counted: %v", level)
 	}
-	if err := sets.Functions.Up(ctx, pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(ctx, pool))
 	if again := testworld.OwnSchema(t, pool); again != made {
 		t.Errorf("up after down made:\n%s\nwant:\n%s", again, made)
 	}
@@ -76,9 +70,7 @@ func TestMigrateFunctionsAreReplaced(t *testing.T) {
 		t.Fatal("the change is not seen")
 	}
 	var text strings.Builder
-	if err := sets.Functions.Print(&text, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Print(&text, false))
 	testworld.Exec(t, pool, text.String())
 	if got := testworld.OwnSchema(t, pool); got != want {
 		t.Errorf("run again it made:\n%s\nwant:\n%s", got, want)
@@ -110,9 +102,7 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 		t.Errorf("with the tables of an earlier release: %v", err)
 	}
 	testworld.UpTo(t, odd, migrate.Latest, testworld.Above(3))
-	if err := sets.Functions.Up(ctx, odd); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(ctx, odd))
 	// Tables of the same name precede the right ones in each possible way.
 	testworld.Exec(t, public, `CREATE TABLE public.pglimit_token_bucket (); CREATE TABLE decoy.pglimit_token_bucket ();
 		CREATE FUNCTION decoy.floor(float8) RETURNS float8 LANGUAGE sql AS 'SELECT 0::float8'`)
@@ -144,15 +134,11 @@ func TestMigrateFunctionsBesideTheTables(t *testing.T) {
 	pool := testworld.Connect(t, testworld.WithSearchPath(t, address, "pglimit"))
 	testworld.UpTo(t, pool, migrate.Latest, testworld.AllUp)
 	tables := testworld.Schema(t, pool)
-	if err := sets.Functions.Up(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(t.Context(), pool))
 	if got := testworld.Value[float64](t, pool, loginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
-	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(sets.Functions.Down(t.Context(), pool, 0))(t)
 	if got := testworld.Schema(t, pool); got != tables {
 		t.Errorf("down left:\n%s\nwant:\n%s", got, tables)
 	}
@@ -167,9 +153,7 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		pool := testworld.NewPool(t)
 		for _, down := range []bool{false, true} {
 			var text strings.Builder
-			if err := sets.Functions.Print(&text, down); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, sets.Functions.Print(&text, down))
 			testworld.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
 			if got := testworld.OwnSchema(t, pool); got != map[bool]string{false: want}[down] {
 				t.Errorf("printed, down %v, made:\n%s", down, got)
@@ -190,15 +174,11 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		if again, err := sets.Functions.Export(dir); err != nil || len(again) > 0 {
 			t.Errorf("the second export: %q, %v", again, err)
 		}
-		if _, err := provider(t, pool, os.DirFS(dir)).Up(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(provider(t, pool, os.DirFS(dir)).Up(t.Context()))(t)
 		if got := testworld.OwnSchema(t, pool); got != want {
 			t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
 		}
-		if _, err := provider(t, pool, os.DirFS(dir)).DownTo(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(provider(t, pool, os.DirFS(dir)).DownTo(t.Context(), 0))(t)
 		if left := testworld.OwnSchema(t, pool); left != "" {
 			t.Errorf("goose down left:\n%s", left)
 		}

@@ -37,18 +37,13 @@ func appFolder(t *testing.T) string {
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // provider is goose over an application's files, with the default version table.
 func provider(t *testing.T, pool *pgxpool.Pool, files fs.FS, options ...goose.ProviderOption) *goose.Provider {
 	t.Helper()
-	p, err := goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), files, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), files, options...))(t)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -150,9 +145,7 @@ func TestMigrateByOtherTools(t *testing.T) {
 	printed := func(t *testing.T, pool *pgxpool.Pool, down bool) {
 		t.Helper()
 		var text strings.Builder
-		if err := sets.Tables.Print(&text, down); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, sets.Tables.Print(&text, down))
 		testworld.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
 	}
 	by := func(t *testing.T, p *goose.Provider) (up, down func()) {

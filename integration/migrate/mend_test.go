@@ -124,15 +124,11 @@ func TestMigrateUpgrades(t *testing.T) {
 func upWhileLocked(t *testing.T, pool *pgxpool.Pool, table string) {
 	t.Helper()
 	ctx, tx := t.Context(), testworld.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(ctx, `SELECT FROM `+table+` FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(ctx, `SELECT FROM `+table+` FOR UPDATE`))(t)
 	done := make(chan error, 1)
 	go func() { done <- sets.Tables.Up(ctx, pool) }()
 	testworld.AwaitBlocked(t, pool)
-	if err := errors.Join(tx.Commit(ctx), <-done); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(tx.Commit(ctx), <-done))
 }
 
 // TestMigrateUpKeepsLongLogs: a log of a version whose logs had no parts, of which a transaction

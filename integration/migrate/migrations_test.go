@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestMigrateUpAndDown: with one connection, all migrations go up, down and up again, in
@@ -73,10 +74,7 @@ func TestMigrateStatus(t *testing.T) {
 	pool := testworld.Connect(t, testworld.EmptyDatabase(t), testworld.Setting("TimeZone", "Australia/Lord_Howe"))
 	status := func() string {
 		t.Helper()
-		all, err := sets.Tables.Status(t.Context(), testworld.DB(t, pool))
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.OK(sets.Tables.Status(t.Context(), testworld.DB(t, pool)))(t)
 		var text []string
 		for _, m := range all {
 			text = append(text, fmt.Sprint(m.Version, " ", m.Name, " ", m.Applied))
@@ -99,10 +97,7 @@ func TestMigrateStatus(t *testing.T) {
 	if got := status(); got != "1 tables true, 2 storage true, "+pending {
 		t.Errorf("after two: %s", got)
 	}
-	all, err := sets.Tables.Status(t.Context(), testworld.DB(t, pool))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.OK(sets.Tables.Status(t.Context(), testworld.DB(t, pool)))(t)
 	for _, m := range all[:2] {
 		if m.AppliedAt.Before(before) || m.AppliedAt.After(after) {
 			t.Errorf("%s was applied at %v, want from %v to %v", m.Name, m.AppliedAt, before, after)
@@ -140,14 +135,9 @@ func TestMigrateUpInterrupted(t *testing.T) {
 	t.Parallel()
 	pool := testworld.Connect(t, testworld.EmptyDatabase(t))
 	// An uncommitted table with the name of the next one makes Up wait half-way.
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.OK(pool.Begin(t.Context()))(t)
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := tx.Exec(t.Context(), `CREATE TABLE pglimit_token_bucket ()`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(t.Context(), `CREATE TABLE pglimit_token_bucket ()`))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- sets.Tables.Up(ctx, pool) }()
@@ -156,9 +146,7 @@ func TestMigrateUpInterrupted(t *testing.T) {
 	if err := testworld.Receive(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled Up returned %v", err)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.Rollback(t.Context()))
 	if left := testworld.Schema(t, pool); left != "" {
 		t.Errorf("a cancelled Up left:\n%s", left)
 	}

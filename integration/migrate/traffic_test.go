@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -113,10 +114,7 @@ func TestMigrateDownGivesWay(t *testing.T) {
 			seen := new(states)
 			pool, other := testworld.Connect(t, address, seen.trace), testworld.Connect(t, address)
 			l := testworld.NewLimiter(t, pool, nil)
-			tx, err := pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.OK(pool.Begin(t.Context()))(t)
 			defer tx.Rollback(context.WithoutCancel(t.Context()))
 			ended := make(chan error, 1)
 			for i, step := range c.steps {
@@ -271,18 +269,11 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 	t.Parallel()
 	address := testworld.NewDatabase(t)
 	pool, other := testworld.Connect(t, address), testworld.Connect(t, address)
-	if err := sets.Functions.Up(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(t.Context(), other))
 	testworld.Value[float64](t, pool, loginCall) // the row that is locked
-	tx, err := other.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.OK(other.Begin(t.Context()))(t)
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_token_bucket FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(t.Context(), `SELECT FROM pglimit_token_bucket FOR UPDATE`))(t)
 	remaining := make(chan float64, 1)
 	go func() {
 		var n float64
@@ -302,9 +293,7 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 	if len(down) > 0 || len(remaining) > 0 {
 		t.Error("Down or the call did not wait")
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.Commit(t.Context()))
 	if n := testworld.Receive(t, remaining, "the call's end"); n < 3 || n >= 3.1 {
 		t.Errorf("%v remaining, want 3", n)
 	}
@@ -322,9 +311,7 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	t.Parallel()
 	address := testworld.NewDatabase(t)
 	pool, other := testworld.Connect(t, address), testworld.Connect(t, address)
-	if err := sets.Functions.Up(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(t.Context(), other))
 	testworld.Exec(t, other, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
 	made := testworld.OwnSchema(t, other)
 	tx, err := pool.Begin(t.Context())
@@ -333,9 +320,7 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	var pid int
-	if err := tx.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid))
 	_, err = sets.Functions.Down(t.Context(), other, 0)
 	if err == nil || !strings.Contains(err.Error(), "55P03") || !strings.Contains(err.Error(), fmt.Sprint(pid, ": end them and undo this again")) {
 		t.Errorf("Down: %v", err)
@@ -344,9 +329,7 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	if _, err := other.Exec(t.Context(), loginCall); !errors.As(err, &answer) || answer.Code != "42883" {
 		t.Errorf("a new call: %v", err)
 	}
-	if err := sets.Functions.Up(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(t.Context(), other))
 	if got := testworld.OwnSchema(t, other); got != made {
 		t.Errorf("up after half of down made:\n%s\nwant:\n%s", got, made)
 	}
@@ -400,9 +383,7 @@ func TestMigrateDownGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := l.InTx(tx).Allow(t.Context(), p, "kept"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.InTx(tx).Allow(t.Context(), p, "kept"))(t)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := sets.Tables.Down(t.Context(), other, 0)
@@ -411,9 +392,7 @@ func TestMigrateDownGivesUp(t *testing.T) {
 	testworld.AwaitBlocked(t, pool)
 	served := 0
 	for ; len(ended) == 0; served++ {
-		if _, err := l.Allow(t.Context(), p, "k"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.Allow(t.Context(), p, "k"))(t)
 	}
 	err = <-ended
 	if err == nil || !strings.Contains(err.Error(), "55P03") || !strings.Contains(err.Error(), "end it, or stop the traffic, and run this again") {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -65,9 +66,7 @@ func TestLostStatementsCountOnce(t *testing.T) {
 			pool := testworld.Connect(t, address, testworld.OneConnection)
 			l := testworld.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 			for range 3 {
-				if err := c.call(t.Context(), l, name); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, c.call(t.Context(), l, name))
 				testworld.Exec(t, pool, "DEALLOCATE ALL")
 			}
 			r := testworld.Must(t)(l.Check(t.Context(), p, name, 0))

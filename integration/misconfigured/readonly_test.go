@@ -55,9 +55,7 @@ func TestReadOnlyConnections(t *testing.T) {
 		var conns []*pgxpool.Conn
 		for range connections {
 			c := must.OK(pool.Acquire(t.Context()))(t)
-			if _, err := c.Exec(t.Context(), becomesReadOnly); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(c.Exec(t.Context(), becomesReadOnly))(t)
 			conns = append(conns, c)
 		}
 		for _, c := range conns {
@@ -74,15 +72,11 @@ func TestReadOnlyConnections(t *testing.T) {
 			var conns []*sql.Conn
 			for range connections {
 				c := must.OK(db.Conn(t.Context()))(t)
-				if _, err := c.ExecContext(t.Context(), becomesReadOnly); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(c.ExecContext(t.Context(), becomesReadOnly))(t)
 				conns = append(conns, c)
 			}
 			for _, c := range conns {
-				if err := c.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, c.Close())
 			}
 			for _, key := range []string{"k", "xk"} {
 				testworld.Exec(t, testworld.Connect(t, address), `DELETE FROM pglimit_token_bucket WHERE key LIKE $1`, key+"%")
@@ -102,9 +96,7 @@ func TestReadOnlyFailover(t *testing.T) {
 	for range 2 {
 		s := testworld.OwnServer(t, pglimittest.OverTCP)
 		pool := testworld.Connect(t, s.URL())
-		if err := migrations.Up(ctx, pool); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, migrations.Up(ctx, pool))
 		testworld.Exec(t, pool, `CREATE ROLE app LOGIN PASSWORD 'secret'`)
 		testworld.Exec(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app`)
 		u := must.OK(url.Parse(s.URL()))(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/pglimittest"
 )
@@ -30,10 +31,7 @@ func overEach(t *testing.T, address string, config limiter.Config, f func(t *tes
 // changed returns address with its URL changed.
 func changed(t *testing.T, address string, change func(*url.URL)) string {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.OK(url.Parse(address))(t)
 	change(u)
 	return u.String()
 }
@@ -115,10 +113,7 @@ func TestRefusedForWantOfConnections(t *testing.T) {
 	t.Parallel()
 	owner := testworld.NewDatabase(t)
 	address := testworld.RuntimeRole(t, owner)
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.OK(url.Parse(address))(t)
 	testworld.Exec(t, testworld.Connect(t, owner), "ALTER ROLE "+pgx.Identifier{u.User.Username()}.Sanitize()+" CONNECTION LIMIT 1")
 	testworld.ConnectOnce(t, address)
 	overEach(t, address, limiter.Config{MisconfiguredFailsOpen: true}, func(t *testing.T, l *limiter.Limiter) {

@@ -11,16 +11,14 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestOperationsPage runs every block of SQL in docs/operations.md, and every line of
 // shell that only calls pglimit.
 func TestOperationsPage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../testdata/repository/docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.OK(os.ReadFile("../testdata/repository/docs/operations.md"))(t)
 	address := testworld.NewDatabase(t)
 	owner := testworld.Connect(t, address)
 	app := testworld.Value[string](t, testworld.Connect(t, testworld.RuntimeRole(t, address)), "SELECT current_user")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // ward is a database as docs/production.md sets it up: an owner migrates, and an app runs.
@@ -61,9 +62,7 @@ func paste(t *testing.T, address, fix string) {
 			t.Fatalf("%q: %v", statement, err)
 		}
 	}
-	if err := conn.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, conn.Close(t.Context()))
 }
 
 // finding is a line of the doctor that is not ok, with its fix.
@@ -122,9 +121,7 @@ func TestDoctorLocks(t *testing.T) {
 	for _, sees := range []string{"GRANT pg_read_all_stats TO $app", "REVOKE pg_read_all_stats FROM $app"} {
 		w.run(t, w.root, sees)
 		forgotten := testworld.Begin(t, testworld.Connect(t, w.root, testworld.Setting("application_name", "report")), pgx.TxOptions{})
-		if _, err := forgotten.Exec(t.Context(), lock); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(forgotten.Exec(t.Context(), lock))(t)
 		waited := make(chan error, 1)
 		shop := testworld.Connect(t, w.app, testworld.Setting("application_name", "shop"))
 		go func() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestMain(m *testing.M) { testworld.Main(m, 3) }
@@ -23,10 +24,7 @@ func find(t *testing.T, pool *pgxpool.Pool, name string, config ...doctor.Config
 		settings = config[0]
 		settings.Only = []string{name}
 	}
-	report, err := doctor.Run(t.Context(), pool, &settings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := must.OK(doctor.Run(t.Context(), pool, &settings))(t)
 	if len(report.Checks) != 1 || report.Checks[0].Name != name {
 		t.Fatalf("%+v", report)
 	}

@@ -45,16 +45,10 @@ func scrape(t *testing.T) map[string]*dto.MetricFamily {
 	registry.MustRegister(metrics)
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
 	defer server.Close()
-	answer, err := http.Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.OK(http.Get(server.URL))(t)
 	defer answer.Body.Close()
 	p2 := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := p2.TextToMetricFamilies(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.OK(p2.TextToMetricFamilies(answer.Body))(t)
 	return families
 }
 
@@ -163,14 +157,9 @@ type dashboard struct {
 func TestMetricsGrafana(t *testing.T) {
 	t.Parallel()
 	scraped := scrape(t)
-	data, err := os.ReadFile("../testdata/repository/docs/grafana.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.OK(os.ReadFile("../testdata/repository/docs/grafana.json"))(t)
 	var d dashboard
-	if err := json.Unmarshal(data, &d); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(data, &d))
 	variables := strings.NewReplacer("$policy", ".*", "$__rate_interval", "5m")
 	ids := map[int]bool{}
 	asked := string(data)
@@ -205,10 +194,7 @@ type alerts struct {
 func TestMetricsAlerts(t *testing.T) {
 	t.Parallel()
 	scraped := scrape(t)
-	file, err := os.Open("../testdata/repository/docs/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.OK(os.Open("../testdata/repository/docs/alerts.yaml"))(t)
 	defer file.Close()
 	var a alerts
 	decoder := yaml.NewDecoder(file)
@@ -229,10 +215,7 @@ func TestMetricsAlerts(t *testing.T) {
 // TestMetricsDocs: operations.md asks for nothing else.
 func TestMetricsDocs(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../testdata/repository/docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.OK(os.ReadFile("../testdata/repository/docs/operations.md"))(t)
 	scraped, queries := scrape(t), 0
 	for line := range strings.Lines(string(data)) {
 		parts := strings.Split(line, "`") // every second one is code

@@ -53,16 +53,12 @@ func TestDoctorOfABusyPool(t *testing.T) {
 	address := testworld.NewDatabase(t)
 	pool := testworld.Connect(t, address, testworld.OneConnection)
 	tx := testworld.Begin(t, pool, pgx.TxOptions{}) // the pool's only connection
-	if _, err := tx.Exec(ctx, "LOCK TABLE pglimit_policy, pglimit_token_bucket"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(ctx, "LOCK TABLE pglimit_policy, pglimit_token_bucket"))(t)
 	expect(t, pool, "tables", doctor.OK)
 	expect(t, pool, "policies", doctor.Unchecked, "a table is locked")
 	expect(t, pool, "janitor", doctor.Warn, "not checked, it took longer than 5s") // a shorter Timeout ends the doctor's login on a busy machine
 	expect(t, pool, "future", doctor.Unchecked, "a table is locked")
-	if err := tx.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.Rollback(ctx))
 	expect(t, pool, "policies", doctor.OK)
 	expect(t, pool, "future", doctor.OK)
 }

@@ -21,18 +21,14 @@ func TestDoctorTables(t *testing.T) {
 	}
 	testworld.Exec(t, pool, "CREATE SCHEMA limits")
 	limits := testworld.Connect(t, testworld.WithSearchPath(t, address, "limits"))
-	if err := sets.Tables.Up(ctx, limits); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Tables.Up(ctx, limits))
 	expect(t, limits, "tables", doctor.OK, "in schema limits")
 	expect(t, pool, "tables", doctor.Fail, "in schema limits, which is not in the search_path", "SET search_path = \"$user\", public, limits")
 	role := testworld.Connect(t, testworld.WithSearchPath(t, testworld.RuntimeRole(t, address), "limits"))
 	c := expect(t, role, "tables", doctor.Fail, "not open to role", "the owner of the tables")
 	mend(t, limits, c.Fix)
 	expect(t, role, "tables", doctor.OK)
-	if err := sets.Tables.Up(ctx, pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Tables.Up(ctx, pool))
 	expect(t, limits, "tables", doctor.Warn, "statements use schema limits, and schema public has tables too")
 }
 
@@ -47,9 +43,7 @@ func TestDoctorMigrations(t *testing.T) {
 	}
 	expect(t, pool, "migrations", doctor.Fail, steps[7].Name, "pglimit migrate up")
 	expect(t, pool, "grants", doctor.Fail, steps[7].Name, "pglimit migrate up")
-	if err := sets.Tables.Up(ctx, pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Tables.Up(ctx, pool))
 	expect(t, pool, "migrations", doctor.OK)
 	testworld.Exec(t, pool, "DROP TABLE "+sets.Tables.VersionTable()) // as if goose had run them
 	expect(t, pool, "migrations", doctor.OK, "another tool")
@@ -62,17 +56,11 @@ func TestDoctorFunctions(t *testing.T) {
 	ctx := t.Context()
 	pool := testworld.NewPool(t)
 	expect(t, pool, "functions", doctor.OK, "not installed")
-	if err := sets.Functions.Up(ctx, pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(ctx, pool))
 	expect(t, pool, "functions", doctor.OK, "all ")
-	if _, err := sets.Functions.Down(ctx, pool, migrate.Previous); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(sets.Functions.Down(ctx, pool, migrate.Previous))(t)
 	expect(t, pool, "functions", doctor.Fail, "have not run", "pglimit migrate up --functions")
-	if err := sets.Functions.Up(ctx, pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(ctx, pool))
 	expect(t, pool, "functions", doctor.OK)
 }
 

@@ -29,9 +29,7 @@ func TestDoctorServer(t *testing.T) {
 	s := testworld.OwnServer(t, pglimittest.Setting("fsync", "on"), pglimittest.Setting("full_page_writes", "on"), pglimittest.Setting("max_prepared_transactions", "5"))
 	pool := testworld.Connect(t, s.URL())
 	testworld.Exec(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	if err := errors.Join(migrations.Up(t.Context(), pool), migrations.Functions.Up(t.Context(), pool)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(migrations.Up(t.Context(), pool), migrations.Functions.Up(t.Context(), pool)))
 	healthy(t, pool)
 	settings(t, pool)
 	prepared(t, pool)
@@ -113,9 +111,7 @@ func recovering(t *testing.T, s *pglimittest.Server, pool *pgxpool.Pool) {
 	t.Helper()
 	testworld.Exec(t, pool, "COPY (SELECT '') TO '"+testworld.Value[string](t, pool, "SELECT current_setting('data_directory')")+"/standby.signal'")
 	pool.Close()
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Restart(t.Context()))
 	report, err := doctor.Run(t.Context(), testworld.Connect(t, s.URL()), nil)
 	if err != nil || report.Verdict() != doctor.Fail {
 		t.Errorf("%+v, %v", report, err)

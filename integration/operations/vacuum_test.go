@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestDoctorHOT(t *testing.T) {
@@ -64,9 +65,7 @@ func TestDoctorSnapshots(t *testing.T) {
 	forgotten := testworld.Connect(t, address, testworld.Setting("application_name", "report"))
 	tx := testworld.Begin(t, forgotten, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	var pid string
-	if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()::text FROM pglimit_token_bucket UNION ALL SELECT pg_backend_pid()::text").Scan(&pid); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.QueryRow(ctx, "SELECT pg_backend_pid()::text FROM pglimit_token_bucket UNION ALL SELECT pg_backend_pid()::text").Scan(&pid))
 	testworld.Eventually(t, "the session is idle", func(context.Context) (bool, error) {
 		return testworld.Value[bool](t, pool, "SELECT state <> 'active' AND clock_timestamp() > xact_start + interval '60 ms' FROM pg_stat_activity WHERE pid = $1::text::int", pid), nil
 	})

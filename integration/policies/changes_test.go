@@ -29,15 +29,9 @@ func version(t *testing.T, pool *pgxpool.Pool) int64 {
 // history returns the whole history, oldest first, as "version name/key before>after note".
 func history(t *testing.T, pool *pgxpool.Pool) (all []string) {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `SELECT format('%s %s/%s %s>%s %s', version, name, key, coalesce(before ->> 'limit_units', '-'), coalesce(after ->> 'limit_units', '-'), note)
-		FROM pglimit_policy_history ORDER BY id`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.OK(pool.Query(t.Context(), `SELECT format('%s %s/%s %s>%s %s', version, name, key, coalesce(before ->> 'limit_units', '-'), coalesce(after ->> 'limit_units', '-'), note)
+		FROM pglimit_policy_history ORDER BY id`))(t)
+	all = must.OK(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return all
 }
 
@@ -398,9 +392,7 @@ func TestChangesAreAll(t *testing.T) {
 		apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "tick", Limit: new(float64(i + 1))}}})
 		all := open(t, pool, policies.Config{DisableListen: true, PollEvery: time.Hour})
 		for _, o := range []*opened{p, all} {
-			if err := o.Default(limiter.Policy{Name: "q", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, o.Default(limiter.Policy{Name: "q", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}))
 		}
 		for _, name := range []string{"p", "q", "r"} {
 			for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "tick", "many1", "many6000"} {
@@ -422,17 +414,10 @@ func TestChangesAreAll(t *testing.T) {
 func TestVersionOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.OK(pool.Begin(t.Context()))(t)
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := tx.Exec(t.Context(), `UPDATE pglimit_policy_version SET version = 5, changed_in = pg_current_xact_id()::text || ' 1'`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('a', 'gcra', 1, 1)`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(t.Context(), `UPDATE pglimit_policy_version SET version = 5, changed_in = pg_current_xact_id()::text || ' 1'`))(t)
+	must.OK(tx.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('a', 'gcra', 1, 1)`))(t)
 	testworld.Commit(t, tx)
 	if v := version(t, pool); v != 6 {
 		t.Errorf("version %d, want 6", v)

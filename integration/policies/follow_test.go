@@ -18,6 +18,7 @@ import (
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -102,14 +103,9 @@ func TestSilence(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // prevents a hang
 	defer cancel()
-	listener, err := direct.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.OK(direct.Acquire(ctx))(t)
 	defer listener.Release()
-	if _, err := listener.Exec(ctx, `LISTEN pglimit_policies`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(listener.Exec(ctx, `LISTEN pglimit_policies`))(t)
 	p := open(t, pool, policies.Config{PollEvery: time.Hour})
 	if _, err := listener.Conn().WaitForNotification(ctx); err != nil { // the probe: p has it before the next
 		t.Fatal(err)
@@ -151,9 +147,7 @@ func TestClose(t *testing.T) {
 	}
 	changed := login
 	changed.Limit = 7
-	if _, err := p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: changed}}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: changed}}}))(t)
 	if got, err := p.Get("login"); err != nil || got != changed {
 		t.Errorf("after Set: %+v, %v", got, err)
 	}
@@ -169,13 +163,9 @@ func TestOpen(t *testing.T) {
 	}
 	logger, logs := newLog()
 	p := open(t, pool, policies.Config{Background: true, PollEvery: 10 * time.Millisecond, Logger: logger})
-	if err := p.Default(login); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Default(login))
 	testworld.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
-	if err := sets.Tables.Up(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Tables.Up(t.Context(), pool))
 	if v := testworld.Receive(t, p.versions, "the first load"); v != 0 {
 		t.Errorf("version %d", v)
 	}
@@ -202,10 +192,7 @@ func TestSQL(t *testing.T) {
 	testworld.OverDrivers(t, func(t *testing.T, driver string) {
 		address := testworld.NewDatabase(t)
 		pool, db := testworld.Connect(t, address), testworld.ConnectSQL(t, driver, address)
-		p, err := policies.OpenSQL(t.Context(), db, &policies.Config{PollEvery: 10 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.OK(policies.OpenSQL(t.Context(), db, &policies.Config{PollEvery: 10 * time.Millisecond}))(t)
 		defer p.Close()
 		until := time.Date(2100, 1, 2, 3, 4, 5, 6000, time.UTC)
 		version := apply(t, p, policies.Edit{
@@ -240,9 +227,7 @@ func TestSchemas(t *testing.T) {
 	var all []*opened
 	for i, schema := range []string{`"Odd-One"`, "other"} {
 		pool := testworld.Connect(t, testworld.WithSearchPath(t, address, schema))
-		if err := sets.Tables.Up(t.Context(), pool); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, sets.Tables.Up(t.Context(), pool))
 		p := open(t, pool, policies.Config{PollEvery: time.Hour})
 		policy := login
 		policy.Limit = float64(i + 1)
@@ -268,9 +253,7 @@ func TestOperator(t *testing.T) {
 	owner := testworld.Connect(t, address)
 	operator := testworld.Connect(t, testworld.RuntimeRole(t, address))
 	role := testworld.Value[string](t, operator, `SELECT current_user::text`)
-	if _, err := grants.Apply(t.Context(), owner, grants.Roles{Operators: []string{role}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(grants.Apply(t.Context(), owner, grants.Roles{Operators: []string{role}}))(t)
 	p := open(t, operator, policies.Config{PollEvery: time.Hour})
 	version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}, SetOverrides: []policies.Override{{Policy: "login", Key: "k", Unlimited: true}}})
 	apply(t, p.Policies, policies.Edit{IfVersion: version, Delete: []string{"login"}, DeleteOverrides: []policies.Override{{Policy: "login", Key: "k"}}})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/policies"
 )
 
@@ -18,15 +19,10 @@ func TestNotificationsTellNothing(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
 	p := open(t, pool, policies.Config{PollEvery: time.Hour})
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.OK(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	schema := testworld.Value[string](t, pool, `SELECT current_schema()::text`)
-	if _, err := conn.Exec(t.Context(), `LISTEN pglimit_policies`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(conn.Exec(t.Context(), `LISTEN pglimit_policies`))(t)
 	edit := func(limit float64) int64 {
 		return apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login, Note: "a secret note"}},
 			SetOverrides: []policies.Override{{Policy: "login", Key: "alice", Limit: &limit}}})
@@ -35,10 +31,7 @@ func TestNotificationsTellNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // prevents a hang
 	defer cancel()
 	for {
-		n, err := conn.Conn().WaitForNotification(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.OK(conn.Conn().WaitForNotification(ctx))(t)
 		if len(n.Payload) > 6 && n.Payload[:6] == "probe " {
 			continue // random text
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -120,9 +121,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 				}
 			}
 			// A remembered denial does not outlive a new override.
-			if _, err := p.Apply(ctx, policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "vip", Limit: new(50.0), Burst: new(40.0)}}}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(p.Apply(ctx, policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "vip", Limit: new(50.0), Burst: new(40.0)}}}))(t)
 			if r, err := l.AllowN(ctx, login, "vip", 15); err != nil || !r.Allowed {
 				t.Errorf("with more burst: %+v, %v", r, err)
 			}
@@ -153,10 +152,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 func TestOverridesOfAnotherSecret(t *testing.T) {
 	t.Parallel()
 	pool := testworld.NewPool(t)
-	live, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.OK(policies.Open(t.Context(), pool, &policies.Config{DisableListen: true}))(t)
 	defer live.Close()
 	if _, err := limiter.New(pool, &limiter.Config{Policies: live, KeySecret: []byte("a secret of more than 16 bytes")}); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("got %v", err)

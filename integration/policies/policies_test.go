@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -33,10 +34,7 @@ func open(t *testing.T, pool *pgxpool.Pool, config policies.Config) *opened {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	p, err := policies.Open(t.Context(), pool, &config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(policies.Open(t.Context(), pool, &config))(t)
 	o.Policies = p
 	t.Cleanup(func() { _ = p.Close() })
 	return o
@@ -78,10 +76,7 @@ func (o *opened) await(t *testing.T, version int64) {
 // apply applies an edit.
 func apply(t *testing.T, p *policies.Policies, edit policies.Edit) int64 {
 	t.Helper()
-	version, err := p.Apply(t.Context(), edit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	version := must.OK(p.Apply(t.Context(), edit))(t)
 	if p.Version() != version {
 		t.Fatalf("version %d is loaded after Apply returned %d", p.Version(), version)
 	}
@@ -91,10 +86,7 @@ func apply(t *testing.T, p *policies.Policies, edit policies.Edit) int64 {
 // overrides reads the overrides of a policy.
 func overrides(t *testing.T, p *policies.Policies, policy string) []policies.Override {
 	t.Helper()
-	all, err := p.Overrides(t.Context(), policy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.OK(p.Overrides(t.Context(), policy))(t)
 	return all
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -45,15 +46,10 @@ func TestPrograms(t *testing.T) {
 		SELECT 1, 1, 120, now() - '2 days'::interval, now() - h.ago, h.name, h.name, '', '', '[]'
 		FROM (VALUES ('old', '25 hours'::interval), ('killed', '23 hours'::interval)) AS h (name, ago)`)
 	web := open(t, pool, policies.Config{PublishEvery: time.Hour, Program: "web"})
-	worker, err := policies.OpenSQL(t.Context(), testworld.ConnectSQL(t, "postgres", address), &policies.Config{PublishEvery: time.Hour, Program: "worker"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	worker := must.OK(policies.OpenSQL(t.Context(), testworld.ConnectSQL(t, "postgres", address), &policies.Config{PublishEvery: time.Hour, Program: "worker"}))(t)
 	t.Cleanup(func() { _ = worker.Close() })
 	api := limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
-	if err := web.Default(login, api); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, web.Default(login, api))
 	var rows map[string]db.ProgramsRow
 	testworld.Eventually(t, "web's row has its defaults", func(context.Context) (bool, error) {
 		rows = expectPrograms(t, pool, map[string]int64{"web": 0, "worker": 0, "killed": 1})

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -67,9 +68,7 @@ func TestRulesNeedNoStatement(t *testing.T) {
 	closed := testworld.Connect(t, pool.Config().ConnString())
 	l := testworld.NewLimiter(t, closed, &limiter.Config{Policies: p.Policies})
 	tx := testworld.Begin(t, pool, pgx.TxOptions{})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.Rollback(t.Context()))
 	closed.Close()
 	for name, in := range map[string]interface {
 		AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestMain(m *testing.M) { testworld.Main(m, 3) }
@@ -22,15 +23,9 @@ func startPgBouncer(t *testing.T, address string, connections int) string {
 // startPgBouncerOf starts the PgBouncer of a config without a server and databases.
 func startPgBouncerOf(t *testing.T, address string, c testworld.BouncerConfig) string {
 	t.Helper()
-	server, err := pgconn.ParseConfig(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.OK(pgconn.ParseConfig(address))(t)
 	c.Server, c.Databases = address, []string{server.Database, nowhere}
-	b, err := testworld.StartBouncer(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.OK(testworld.StartBouncer(t.Context(), c))(t)
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)

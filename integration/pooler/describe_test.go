@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/pooler"
 )
 
@@ -20,10 +21,7 @@ func TestDescribePgBouncer(t *testing.T) {
 		{startPgBouncer(t, address, 3), `^PgBouncer, of a version that it tells its administrators only, in transaction mode$`},
 		{startPgBouncerOf(t, address, testworld.BouncerConfig{Connections: 3, Stats: true}), `^PgBouncer \d+\.\d+\.\d+ in transaction mode$`},
 	} {
-		pool, err := pgxpool.New(t.Context(), c.address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pool := must.OK(pgxpool.New(t.Context(), c.address))(t)
 		defer pool.Close()
 		got, err := pooler.Describe(t.Context(), pool)
 		if err != nil || !regexp.MustCompile(c.want).MatchString(got) {

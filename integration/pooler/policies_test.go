@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -19,12 +20,9 @@ func TestPoliciesThroughPooler(t *testing.T) {
 		address := testworld.NewDatabase(t)
 		direct, pooled := testworld.Connect(t, address), testworld.Connect(t, startPgBouncer(t, address, connections))
 		logs, loaded := new(testworld.Buffer), make(chan int64, 100)
-		p, err := policies.Open(t.Context(), pooled, &policies.Config{
+		p := must.OK(policies.Open(t.Context(), pooled, &policies.Config{
 			PollEvery: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(logs, nil)), OnChange: func(v int64) { loaded <- v },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		testworld.Receive(t, loaded, "the first load")
 		for i := range 3 {
 			testworld.Exec(t, direct, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('p', clock_timestamp()::text, true)`)
@@ -49,10 +47,7 @@ func TestPoliciesSharePoolerConnection(t *testing.T) {
 	policy := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}
 	var all []*policies.Policies
 	for range 3 {
-		p, err := policies.Open(t.Context(), testworld.Connect(t, address), &policies.Config{PollEvery: 10 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.OK(policies.Open(t.Context(), testworld.Connect(t, address), &policies.Config{PollEvery: 10 * time.Millisecond}))(t)
 		t.Cleanup(func() { _ = p.Close() })
 		all = append(all, p)
 	}

@@ -13,6 +13,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -130,10 +131,7 @@ func TestPoolerInTx(t *testing.T) {
 	pool := testworld.Connect(t, pooled)
 	l := testworld.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
 	allow := func() (limiter.Result, error) {
-		tx, err := pool.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := must.OK(pool.Begin(ctx))(t)
 		defer tx.Rollback(ctx)
 		r, err := l.InTx(tx).Allow(ctx, failsOpen, "k")
 		if err == nil {
@@ -162,9 +160,7 @@ func TestPoolerSearchPath(t *testing.T) {
 	address := testworld.EmptyDatabase(t)
 	owner := testworld.Connect(t, address)
 	testworld.Exec(t, owner, "CREATE SCHEMA limits")
-	if err := migrations.Up(t.Context(), testworld.Connect(t, testworld.WithSearchPath(t, address, "limits"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, migrations.Up(t.Context(), testworld.Connect(t, testworld.WithSearchPath(t, address, "limits"))))
 	testworld.Exec(t, owner, "ALTER ROLE CURRENT_USER IN DATABASE "+testworld.Value[string](t, owner, "SELECT quote_ident(current_database())")+" SET search_path = limits")
 	l := testworld.NewLimiter(t, testworld.Connect(t, startPgBouncer(t, address, 1)), nil)
 	testworld.Must(t)(l.Allow(t.Context(), failsOpen, "k"))

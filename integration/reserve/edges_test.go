@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -53,9 +54,7 @@ func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
 				t.Errorf("%s: in a transaction, %s: %+v, %v", testworld.Variant(p), mode, r, err)
 			}
 			testworld.Exec(t, pool, "SELECT FROM pglimit_reservation WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
-			if err := tx.Rollback(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tx.Rollback(ctx))
 		}
 		if r := testworld.Must(t)(l.Check(ctx, p, "k", 1)); !r.Allowed || r.Level != 0 {
 			t.Errorf("%s: %+v", testworld.Variant(p), r)
@@ -124,9 +123,7 @@ func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 				testworld.Must(t)(l.Allow(ctx, slow, key))
 			}
 			at = began.Add(20 * 365 * 24 * time.Hour)
-			if _, err := j.Sweep(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(j.Sweep(ctx))(t)
 			if r := testworld.Must(t)(l.Check(ctx, slow, key, 1)); r.Allowed || r.Level < 1e6-20*365*24-100 {
 				t.Errorf("%s, %s: %+v", a, order, r)
 			}
@@ -150,17 +147,13 @@ func TestReserveLiftsOnlyTheDenialsBlock(t *testing.T) {
 	blocked := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
-	if err := l.Block(ctx, p, "k", time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Block(ctx, p, "k", time.Minute))
 	until := blocked.Add(time.Minute).UnixMicro()
 	for _, lift := range []int64{until - 1, until + 1, until} {
 		if r := testworld.Must(t)(l.Check(ctx, p, "k", 0)); r.Allowed {
 			t.Errorf("%d is lifted with another", until)
 		}
-		if err := db.New().TokenBucketUnblock(ctx, pool, db.TokenBucketUnblockParams{Policy: "p", Key: "k", UntilUs: lift}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, db.New().TokenBucketUnblock(ctx, pool, db.TokenBucketUnblockParams{Policy: "p", Key: "k", UntilUs: lift}))
 	}
 	if r := testworld.Must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed {
 		t.Errorf("%+v", r)

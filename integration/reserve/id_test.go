@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -132,9 +133,7 @@ func TestReservationsWithOneStoredID(t *testing.T) {
 		if p.key != "stays" {
 			continue
 		}
-		if err := db.New().ReservationsFree(ctx, pool, db.ReservationsFreeParams{Policy: p.p.Name, Key: "expires", Algorithm: string(algorithm.Name(p.p.Algorithm).Table())}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, db.New().ReservationsFree(ctx, pool, db.ReservationsFreeParams{Policy: p.p.Name, Key: "expires", Algorithm: string(algorithm.Name(p.p.Algorithm).Table())}))
 	}
 	if got := count("units = 0 AND state = 'open'"); got != 2*n || count("units = 5 AND key = 'stays'") != n {
 		t.Errorf("%d were freed", got)

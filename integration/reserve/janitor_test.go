@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -42,9 +43,7 @@ func TestReserveJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	if removed.ReservationsExpired != 7 || testworld.Level(t, l, p, "k") != 0 {
 		t.Errorf("%+v, level %v", removed, testworld.Level(t, l, p, "k"))
 	}
-	if err := tx.Commit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tx.Commit(ctx))
 	if removed, _ := j.Sweep(ctx); removed.ReservationsExpired != 1 || testworld.Level(t, l, p, "busy") != 1 {
 		t.Errorf("after the transaction: %+v, level %v", removed, testworld.Level(t, l, p, "busy"))
 	}

@@ -59,9 +59,7 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 			if again := reserve("a"); again.ID != cancelled.ID || !again.Result.Replayed {
 				t.Errorf("%s: requested again: %+v", testworld.Variant(p), again)
 			}
-			if err := l.Cancel(ctx, cancelled.ID); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Cancel(ctx, cancelled.ID))
 			expires := reserve("a")
 			if expires.ID == cancelled.ID || expires.Result.Replayed || !testworld.Near(expires.Result.Level, 60) {
 				t.Errorf("%s: after Cancel: %+v", testworld.Variant(p), expires)
@@ -104,9 +102,7 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 			}
 		}
 		granted := testworld.Must(t)(l.AllowN(ctx, p, "gone", 5))
-		if err := l.Reset(ctx, p, "gone"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Reset(ctx, p, "gone"))
 		hold := must.OK(l.Reserve(ctx, p.Request("k", 10), time.Hour))(t)
 		testworld.Must(t)(l.Settle(ctx, hold.ID, 10))
 		once("Refund", func() {

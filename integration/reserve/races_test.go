@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -41,9 +42,7 @@ func TestReserveFreedByTheResetThatWaited(t *testing.T) {
 				done <- pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.InTx(tx).Reset(ctx, p, key) })
 			}()
 			testworld.AwaitBlocked(t, pool)
-			if err := errors.Join(reserving.Commit(ctx), <-done); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, errors.Join(reserving.Commit(ctx), <-done))
 			testworld.Must(t)(l.AllowN(ctx, p, key, 10))
 			if err := l.Cancel(ctx, h.ID); err != nil || !testworld.Near(testworld.Level(t, l, p, key), 10) {
 				t.Errorf("%s, %s: level %v after the cancel, %v: units can pass twice", testworld.Variant(p), key, testworld.Level(t, l, p, key), err)

@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -31,9 +32,7 @@ func TestReserveDurability(t *testing.T) {
 		for _, p := range testworld.Holdable() {
 			p.Name, p.Durability, p.Period = fmt.Sprintf("%s-%d", p.Name, d), d, 1000*time.Hour
 			testworld.Must(t)(l.Settle(ctx, testworld.Reserve(t, l, p.Request("settle", 5), time.Hour).ID, 3))
-			if err := l.Cancel(ctx, testworld.Reserve(t, l, p.Request("cancel", 5), time.Hour).ID); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Cancel(ctx, testworld.Reserve(t, l, p.Request("cancel", 5), time.Hour).ID))
 			got := testworld.Value[string](t, log.Pool, `SELECT string_agg(DISTINCT s, ', ' ORDER BY s) FROM
 				(SELECT key || ' ' || string_agg(setting, ' ' ORDER BY xid) AS s FROM committed WHERE policy = $1 GROUP BY key) AS c`, p.Name)
 			first := testworld.CommittedWith("off", d)
@@ -50,9 +49,7 @@ func TestReserveDurability(t *testing.T) {
 	testworld.Reserve(t, l, p.Request("swept", 10), time.Second)
 	at = at.Add(time.Second)
 	testworld.Must(t)(l.Allow(ctx, p, "denied"))
-	if _, err := testworld.NewJanitor(t, log.Pool, &janitor.Config{Now: now}).Sweep(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(testworld.NewJanitor(t, log.Pool, &janitor.Config{Now: now}).Sweep(ctx))(t)
 	for key, want := range map[string]string{"denied": "on on off on", "swept": "on off"} {
 		if got := testworld.Value[string](t, log.Pool, `SELECT string_agg(setting, ' ' ORDER BY xid) FROM committed WHERE policy = 'p' AND key = $1`, key); got != want {
 			t.Errorf("%s: committed %q, want %q", key, got, want)
@@ -104,9 +101,7 @@ func TestReserveFreeingWaitsForNobody(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
 	testworld.Reserve(t, l, p.Request("k", 5), time.Hour)
 	settling := testworld.Begin(t, pool, pgx.TxOptions{})
-	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_reservation FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(settling.Exec(ctx, "SELECT FROM pglimit_reservation FOR UPDATE"))(t)
 	err := db.New().ReservationsFree(ctx, testworld.Connect(t, url, testworld.Setting("statement_timeout", "10s")), db.ReservationsFreeParams{Policy: "p", Key: "k", Algorithm: "token_bucket"})
 	if state := pgState(err); state != "55P03" {
 		t.Errorf("%v", err)
@@ -131,9 +126,7 @@ func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 	testworld.Must(t)(l.AllowN(ctx, p, "full", 10))
 	tx := testworld.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if _, err := tx.Exec(ctx, "SELECT 1"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(ctx, "SELECT 1"))(t)
 	h := testworld.Reserve(t, testworld.NewLimiter(t, pool, nil), p.Request("k", 10), time.Second)
 	testworld.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
 		return testworld.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.ExpiresAt), nil

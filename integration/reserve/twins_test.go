@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -56,9 +57,7 @@ func (s *twins) meet(t *testing.T, request limiter.Request, reserve bool, second
 	}()
 	testworld.AwaitLongWait(t, s.pool, func() bool { return len(done) > 0 })
 	testworld.Commit(t, tx)
-	if err := testworld.Receive(t, done, "the second answer"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, testworld.Receive(t, done, "the second answer"))
 	return a, b
 }
 

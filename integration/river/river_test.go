@@ -18,6 +18,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/riverlimit"
 )
@@ -69,9 +70,7 @@ func start(t *testing.T, pool *pgxpool.Pool, limit rivertype.WorkerMiddleware) (
 	}
 	events, unsubscribe := client.Subscribe(river.EventKindJobCompleted, river.EventKindJobSnoozed, river.EventKindJobCancelled, river.EventKindJobFailed)
 	t.Cleanup(unsubscribe)
-	if err := client.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, client.Start(t.Context()))
 	t.Cleanup(func() {
 		if err := client.StopAndCancel(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -87,9 +86,7 @@ func insert(t *testing.T, client *river.Client[pgx.Tx], n int) {
 	for range n {
 		jobs = append(jobs, river.InsertManyParams{Args: report{}, InsertOpts: &river.InsertOpts{MaxAttempts: 1}})
 	}
-	if _, err := client.InsertMany(t.Context(), jobs); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(client.InsertMany(t.Context(), jobs))(t)
 }
 
 // TestSnoozes: in each period as many jobs are worked as the limit allows. The others are
@@ -129,9 +126,7 @@ func TestSnoozes(t *testing.T) {
 		open = len(snoozed)
 		days.Add(1) // now the snoozed jobs are due
 		for _, id := range snoozed {
-			if _, err := client.JobRetry(t.Context(), id); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(client.JobRetry(t.Context(), id))(t)
 		}
 	}
 	if len(worker.worked) != jobs {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // attacks are what an asker must not do. Each is a statement that works: an operator runs
@@ -315,9 +316,7 @@ func TestGrantsOldSnapshot(t *testing.T) {
 	begin := func(pool *pgxpool.Pool, level pgx.TxIsoLevel, first string) pgx.Tx {
 		t.Helper()
 		tx := testworld.Begin(t, pool, pgx.TxOptions{IsoLevel: level})
-		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '10s'; `+first); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(tx.Exec(t.Context(), `SET LOCAL lock_timeout = '10s'; `+first))(t)
 		return tx
 	}
 	calls := []string{
@@ -343,9 +342,7 @@ func TestGrantsOldSnapshot(t *testing.T) {
 		before := begin(s.operator, level, `SELECT pglimit.check('gcra', 'k')`)
 		changing := begin(s.owner, pgx.ReadCommitted, change)
 		meanwhile := begin(s.operator, level, `SELECT pglimit.check('gcra', 'k')`)
-		if err := changing.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, changing.Commit(t.Context()))
 		for i, call := range calls {
 			_, err := old[i].Exec(t.Context(), call)
 			var answer *pgconn.PgError

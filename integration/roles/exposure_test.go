@@ -20,10 +20,7 @@ import (
 // exposed renders what Strangers finds: "public: PUBLIC; more of alice".
 func exposed(t *testing.T, pool *pgxpool.Pool) string {
 	t.Helper()
-	all, err := strangers.Find(t.Context(), testworld.DB(t, pool), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.OK(strangers.Find(t.Context(), testworld.DB(t, pool), 0))(t)
 	var text []string
 	for _, e := range all {
 		line := e.Schema
@@ -165,9 +162,7 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 	}
 
 	testworld.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
-	if err := sets.Functions.UpSQL(t.Context(), testworld.ConnectSQL(t, "postgres", address)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.UpSQL(t.Context(), testworld.ConnectSQL(t, "postgres", address)))
 	testworld.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
 	if err := sets.Functions.Up(t.Context(), pool); err != nil {
 		t.Errorf("with nothing to do: %v", err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestGrantsLockHeld: a role that may only connect can hold the lock of migrations. What
@@ -15,15 +16,9 @@ import (
 func TestGrantsLockHeld(t *testing.T) {
 	t.Parallel()
 	address := testworld.EmptyDatabase(t)
-	web, err := url.Parse(testworld.RuntimeRole(t, address))
-	if err != nil {
-		t.Fatal(err)
-	}
+	web := must.OK(url.Parse(testworld.RuntimeRole(t, address)))(t)
 	role := web.User.Username()
-	owner, err := url.Parse(testworld.RuntimeRole(t, address))
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := must.OK(url.Parse(testworld.RuntimeRole(t, address)))(t)
 	testworld.Exec(t, testworld.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM PUBLIC; GRANT CREATE ON SCHEMA public TO `+owner.User.Username())
 	holder := testworld.ConnectOnce(t, web.String())
 	for _, c := range []struct{ url, args, visible string }{
@@ -33,17 +28,10 @@ func TestGrantsLockHeld(t *testing.T) {
 		{address, "down --yes", ", idle since "},
 	} {
 		var pid int
-		if err := holder.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM (SELECT set_config('application_name', 'it''s mine', false), pg_advisory_lock(x'70676c696d6974'::bigint)) AS held`).Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, holder.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM (SELECT set_config('application_name', 'it''s mine', false), pg_advisory_lock(x'70676c696d6974'::bigint)) AS held`).Scan(&pid))
 		cmd := testworld.Command(t, c.url, append([]string{"migrate"}, strings.Fields(c.args)...)...)
-		stderr, err := cmd.StderrPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		stderr := must.OK(cmd.StderrPipe())(t)
+		must.Succeed(t, cmd.Start())
 		said := make(chan string, 100)
 		go func() {
 			defer close(said)
@@ -57,9 +45,7 @@ func TestGrantsLockHeld(t *testing.T) {
 				t.Errorf("%s: %q lacks %q", c.args, line, part)
 			}
 		}
-		if _, err := holder.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(holder.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`))(t)
 		for line := range said {
 			if strings.Contains(line, "waiting") {
 				t.Errorf("%s: again: %s", c.args, line)

@@ -16,6 +16,7 @@ import (
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestMain(m *testing.M) { testworld.Main(m, 4) }
@@ -39,9 +40,7 @@ func newSite(t *testing.T) *site {
 	testworld.Exec(t, s.super, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %%I TO %s', current_database()); END $$; CREATE SCHEMA limits AUTHORIZATION %[1]s`, testworld.RoleOf(t, s.ownerURL)))
 	s.owner, s.asker, s.operator = testworld.Connect(t, s.ownerURL), testworld.Connect(t, s.askerURL), testworld.Connect(t, s.operatorURL)
 	testworld.UpTo(t, s.owner, migrate.Latest, testworld.AllUp)
-	if err := sets.Functions.Up(t.Context(), s.owner); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, sets.Functions.Up(t.Context(), s.owner))
 	s.roles = grants.Roles{Askers: []string{testworld.RoleOf(t, s.askerURL)}, Operators: []string{testworld.RoleOf(t, s.operatorURL)}}
 	return s
 }
@@ -51,9 +50,7 @@ func newSite(t *testing.T) *site {
 func granted(t *testing.T) *site {
 	t.Helper()
 	s := newSite(t)
-	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(grants.Apply(t.Context(), s.owner, s.roles))(t)
 	for _, a := range algorithms {
 		testworld.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ($1, $1, 10, 3600, true)`, a)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -53,12 +54,8 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 func TestGrantsWithoutFunctions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	if _, err := sets.Functions.Down(t.Context(), s.owner, 0); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := grants.Apply(t.Context(), s.owner, grants.Roles{Operators: s.roles.Operators}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(sets.Functions.Down(t.Context(), s.owner, 0))(t)
+	must.OK(grants.Apply(t.Context(), s.owner, grants.Roles{Operators: s.roles.Operators}))(t)
 	if _, failed := testworld.CallStatements(t.Context(), s.operator, ""); len(failed) > 0 {
 		t.Errorf("failed: %v", failed)
 	}

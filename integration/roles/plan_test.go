@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/strangers"
 )
 
@@ -44,9 +45,7 @@ func TestGrantsHostileNames(t *testing.T) {
 			url := strings.ReplaceAll(testworld.WithSearchPath(t, address, schema), "+", "%20") // pgx leaves a plus as it is
 			pool := testworld.Connect(t, url)
 			testworld.UpTo(t, pool, migrate.Latest, testworld.AllUp)
-			if err := sets.Functions.Up(t.Context(), pool); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, sets.Functions.Up(t.Context(), pool))
 			operator := "op " + name
 			operator = operator[:min(len(operator), 63)]
 			asker := name
@@ -110,9 +109,7 @@ func TestGrantsTakeAway(t *testing.T) {
 	if works < 100 {
 		t.Errorf("before, only %d attacks work", works)
 	}
-	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(grants.Apply(t.Context(), s.owner, s.roles))(t)
 	for what, sql := range attacks() {
 		if code, err := try(t, s.asker, sql); code != "42501" {
 			t.Errorf("an asker may %s: %q, %v", what, code, err)
@@ -131,9 +128,7 @@ func TestGrantsRefuse(t *testing.T) {
 	asker, operator, owner := s.roles.Askers[0], s.roles.Operators[0], testworld.RoleOf(t, s.ownerURL)
 	group, mid := testworld.RoleOf(t, testworld.RuntimeRole(t, s.superURL)), testworld.RoleOf(t, testworld.RuntimeRole(t, s.superURL))
 	database := testworld.Value[string](t, s.super, `SELECT current_database()`)
-	if _, err := grants.Apply(t.Context(), s.owner, grants.Roles{Operators: []string{operator, group}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(grants.Apply(t.Context(), s.owner, grants.Roles{Operators: []string{operator, group}}))(t)
 	for _, c := range []struct{ make, undo, want string }{
 		{`GRANT SELECT ON limits.pglimit_token_bucket TO PUBLIC`, `REVOKE SELECT ON limits.pglimit_token_bucket FROM PUBLIC`, `REVOKE ALL ON TABLE limits.pglimit_token_bucket FROM PUBLIC`},
 		{`GRANT UPDATE (level) ON limits.pglimit_token_bucket TO PUBLIC`, `REVOKE UPDATE (level) ON limits.pglimit_token_bucket FROM PUBLIC`, `PUBLIC has UPDATE on limits.pglimit_token_bucket`},
@@ -220,9 +215,7 @@ func TestGrantsErrors(t *testing.T) {
 
 	testworld.Exec(t, s.owner, `DROP VIEW limits.pglimit_keys`)
 	expect(s.owner, s.roles, nil, "no view pglimit_keys", "migrate up")
-	if _, err := sets.Functions.Down(t.Context(), s.owner, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(sets.Functions.Down(t.Context(), s.owner, 0))(t)
 	expect(others, grants.Roles{Askers: asker}, nil, "run `pglimit migrate up --functions`")
 
 	// Without the rights to grant.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestStrangersInPLpgSQL is TestStrangersInStatements for the expressions of PL/pgSQL
@@ -19,19 +20,13 @@ import (
 func TestStrangersInPLpgSQL(t *testing.T) {
 	t.Parallel()
 	p := newProbe(t)
-	rows, err := p.owner.Query(t.Context(), `
+	rows := must.OK(p.owner.Query(t.Context(), `
 		SELECT p.proname, p.prosrc, p.proargnames, ARRAY(SELECT format_type(a, NULL) FROM unnest(p.proargtypes) AS a)
 		FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
-		WHERE l.lanname = 'plpgsql' AND p.pronamespace IN ('pglimit'::regnamespace, 'pglimit_ask'::regnamespace) ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	functions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f plpgsql, err error) {
+		WHERE l.lanname = 'plpgsql' AND p.pronamespace IN ('pglimit'::regnamespace, 'pglimit_ask'::regnamespace) ORDER BY 1`))(t)
+	functions := must.OK(pgx.CollectRows(rows, func(row pgx.CollectableRow) (f plpgsql, err error) {
 		return f, row.Scan(&f.name, &f.source, &f.arguments, &f.types)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	found := map[string][]string{} // planted object: expressions, with one function each
 	seen := map[string]bool{}      // functions have most expressions in common
 	for _, f := range functions {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestStrangersInStatements: no statement uses an operator or function that another role
@@ -37,13 +38,10 @@ func TestStrangersInStatements(t *testing.T) {
 func TestStrangersInSQLFunctions(t *testing.T) {
 	t.Parallel()
 	p := newProbe(t)
-	rows, err := p.owner.Query(t.Context(), `
+	rows := must.OK(p.owner.Query(t.Context(), `
 		SELECT p.oid::regprocedure::text, p.prosrc, ARRAY(SELECT replace(a::regtype::text, 'anyarray', 'bigint[]') FROM unnest(p.proargtypes) AS a)
 		FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
-		WHERE l.lanname = 'sql' AND (p.pronamespace = 'pglimit'::regnamespace OR p.pronamespace = 'public'::regnamespace AND p.proname LIKE 'pglimit\_%')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+		WHERE l.lanname = 'sql' AND (p.pronamespace = 'pglimit'::regnamespace OR p.pronamespace = 'public'::regnamespace AND p.proname LIKE 'pglimit\_%')`))(t)
 	var name, body string
 	var types []string
 	bodies := map[string]string{}
@@ -72,21 +70,15 @@ func TestStrangersInSQLFunctions(t *testing.T) {
 func TestStrangersInDefinitions(t *testing.T) {
 	t.Parallel()
 	_, aside := testworld.PlantedDatabase(t)
-	rows, err := testworld.Connect(t, aside).Query(t.Context(), `
+	rows := must.OK(testworld.Connect(t, aside).Query(t.Context(), `
 		SELECT pg_describe_object(d.classid, d.objid, 0) || ' uses ' || pg_describe_object(d.refclassid, d.refobjid, 0)
 		FROM pg_depend AS d
 		LEFT JOIN pg_proc AS p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
 		LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
 		WHERE d.classid NOT IN ('pg_operator'::regclass, 'pg_proc'::regclass)
 		  AND coalesce(p.pronamespace, o.oprnamespace) = 'public'::regnamespace AND coalesce(p.proname, '') NOT LIKE 'pglimit\_%'
-		ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+		ORDER BY 1`))(t)
+	found := must.OK(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	for _, line := range found {
 		t.Error(line)
 	}
@@ -121,9 +113,7 @@ func newProbe(t *testing.T) *probe {
 	testworld.Exec(t, p.owner, fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %[1]s; GRANT USAGE ON SCHEMA pglimit, pglimit_ask TO %[1]s; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit_ask TO %[1]s`, p.role))
 	p.conn = testworld.ConnectOnce(t, role)
 	for _, set := range []string{"SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off"} {
-		if _, err := p.conn.Exec(t.Context(), set); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.conn.Exec(t.Context(), set))(t)
 	}
 	// Without a stranger's right to execute, a planted operator is found.
 	if used := p.uses(t, "SELECT 1::bigint * 1::float8"); !slices.Equal(used, []string{"*(bigint,double precision)"}) {
@@ -170,9 +160,7 @@ func (p *probe) uses(t *testing.T, text string, types ...string) (used []string)
 		return []string{err.Error()}
 	}
 	defer func() {
-		if err := run("DEALLOCATE probe"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, run("DEALLOCATE probe"))
 		p.allow(t, "REVOKE", "FROM", used)
 	}()
 	for {

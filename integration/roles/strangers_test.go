@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
@@ -110,10 +111,7 @@ func TestStrangersInPolicies(t *testing.T) {
 	t.Parallel()
 	address, _ := testworld.PlantedDatabase(t)
 	pool := testworld.Connect(t, address)
-	p, err := policies.Open(t.Context(), pool, &policies.Config{PollEvery: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.OK(policies.Open(t.Context(), pool, &policies.Config{PollEvery: time.Hour}))(t)
 	defer p.Close()
 	limit, shadow := 5.0, true
 	month := limiter.Policy{Name: "month", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}
@@ -125,9 +123,7 @@ func TestStrangersInPolicies(t *testing.T) {
 		},
 	}
 	for range 2 { // new, and as they are
-		if _, err := p.Apply(t.Context(), edit); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Apply(t.Context(), edit))(t)
 	}
 	edit.Set[0].Limit, edit.SetOverrides[0].Note = 11, "changed"
 	if v, err := p.Apply(t.Context(), edit); err != nil || v != 2 {
@@ -159,10 +155,7 @@ func TestStrangersInDoctor(t *testing.T) {
 	testworld.Reserve(t, l, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}.Request("k", 1), time.Hour)
 	role := testworld.WithSearchPath(t, testworld.RuntimeRole(t, aside), "public")
 	for _, url := range []string{address, role} {
-		report, err := doctor.Run(t.Context(), testworld.Connect(t, url), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := must.OK(doctor.Run(t.Context(), testworld.Connect(t, url), nil))(t)
 		for _, c := range report.Checks {
 			text := c.Message + c.Fix + strings.Join(c.Details, " ")
 			if strings.Contains(text, "stranger") || strings.Contains(c.NextStep, "correct the error") {

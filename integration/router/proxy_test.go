@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // proxy is a router of shards over two databases. It reads the key of a statement as plain
@@ -43,10 +44,7 @@ func newProxy(t *testing.T) *proxy {
 	for i := range p.servers {
 		p.servers[i] = testworld.NewPool(t)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.OK((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	p.address = testworld.Through(t, p.servers[0].Config().ConnString(), listener.Addr().String())
 	var clients sync.WaitGroup
 	clients.Go(func() {
@@ -383,9 +381,7 @@ func (p *proxy) check(t *testing.T) {
 		both[i] = map[string]bool{}
 		for _, table := range []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log", "attempt", "slot", "reservation"} {
 			var rows []string // the test's context has ended
-			if err := pool.QueryRow(context.Background(), "SELECT coalesce(array_agg(DISTINCT policy || ' ' || key), '{}') FROM pglimit_"+table).Scan(&rows); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, pool.QueryRow(context.Background(), "SELECT coalesce(array_agg(DISTINCT policy || ' ' || key), '{}') FROM pglimit_"+table).Scan(&rows))
 			for _, row := range rows {
 				both[i][table+" "+row] = true
 			}

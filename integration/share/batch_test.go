@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -137,10 +138,7 @@ func TestBatchOfAwkwardKeys(t *testing.T) {
 				continue // there a shard's only key shares no statement
 			}
 			// granted is of both requests at once: it was a batch.
-			rows, err := pool.Query(t.Context(), "SELECT key FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rows := must.OK(pool.Query(t.Context(), "SELECT key FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name))(t)
 			found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			want := slices.Clone(awkward)
 			slices.Sort(want)

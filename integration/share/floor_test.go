@@ -10,6 +10,7 @@ import (
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -137,9 +138,7 @@ func TestFloorOfAFreshRow(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if err := l.Block(t.Context(), p, "k7", time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Block(t.Context(), p, "k7", time.Hour))
 		testworld.Must(t)(l.Undo(t.Context(), p, "k7", first))
 		if r := testworld.Must(t)(l.Check(t.Context(), p, "k7", 1)); r.Allowed || r.Reason != limiter.ReasonBlocked {
 			t.Errorf("%s: Undo lifted an operator's block: %+v", search.Name(p), r)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -192,10 +193,7 @@ func TestHeldRowsOverSQLStallNobody(t *testing.T) {
 			l := testworld.NewSQL(t, db, &limiter.Config{BreakAfter: 1})
 			for _, p := range testworld.Variants(heldLimit, 1000*time.Hour) {
 				p.Name += fmt.Sprint("-of-", most)
-				tx, err := db.Begin()
-				if err != nil {
-					t.Fatal(err)
-				}
+				tx := must.OK(db.Begin())(t)
 				testworld.Must(t)(l.InSQLTx(tx).AllowN(t.Context(), p, "m", heldLimit/2))
 				var held []<-chan testworld.Answer
 				for i := range heldLimit {
@@ -205,9 +203,7 @@ func TestHeldRowsOverSQLStallNobody(t *testing.T) {
 				for _, key := range neighbours {
 					testworld.ResultOf(t, "a neighbour", testworld.Request(t.Context(), l, p.Request(key, 1)))
 				}
-				if err := tx.Commit(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, tx.Commit())
 				for i, a := range held {
 					if r := testworld.ResultOf(t, "the key that was held", a); r.Allowed != (i < heldLimit/2) {
 						t.Errorf("%s: request %d: %+v", testworld.Variant(p), i, r)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -55,15 +56,11 @@ func TestLeasesOfTwoProcesses(t *testing.T) {
 				p.Name += string(rune('a' + i))
 				a, b := &lessee{t, w.L, p, 0}, &lessee{t, two, p, 0}
 				a.lease(50)
-				if err := a.Block(t.Context(), p, "hot", time.Hour); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, a.Block(t.Context(), p, "hot", time.Hour))
 				if r, err := a.Allow(t.Context(), p, "hot"); err != nil || r.Allowed || r.Reason != limiter.ReasonBlocked {
 					t.Errorf("after Block: %+v, %v", r, err)
 				}
-				if err := a.Reset(t.Context(), p, "hot"); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, a.Reset(t.Context(), p, "hot"))
 				a.used = 0 // what a block from before would grant now, the row does not have
 				a.lease(50)
 				b.lease(50)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -212,10 +213,7 @@ func during(d time.Duration, callers int, pause time.Duration, call func(context
 // newLimiter returns one with the defaults, of which benchmarks tell. Those of tests wait
 // longer, as a busy machine needs.
 func newLimiter(b *testing.B, pool *pgxpool.Pool) *limiter.Limiter {
-	l, err := limiter.New(pool, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.OK(limiter.New(pool, nil))(b)
 	b.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			b.Error(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -106,8 +107,6 @@ func (c *callers) expectSizes(t *testing.T, want ...int) {
 func update(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
 	tx := testworld.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(context.Background(), "UPDATE "+testworld.TableOf(p.Algorithm)+" SET policy = policy WHERE policy = $1 AND key = ANY ($2)", p.Name, keys); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(context.Background(), "UPDATE "+testworld.TableOf(p.Algorithm)+" SET policy = policy WHERE policy = $1 AND key = ANY ($2)", p.Name, keys))(t)
 	return tx
 }

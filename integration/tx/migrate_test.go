@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -25,23 +26,16 @@ func TestMigrateUpSQL(t *testing.T) {
 			t.Errorf("before: %v", err)
 		}
 		for range 2 {
-			if err := sets.Tables.UpSQL(t.Context(), db); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, sets.Tables.UpSQL(t.Context(), db))
 		}
 		if r := testworld.Must(t)(l.Allow(t.Context(), p, "k")); !r.Allowed {
 			t.Errorf("%+v", r)
 		}
-		if _, err := db.Exec("DELETE FROM " + sets.Tables.VersionTable() + " WHERE version_id > 0"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(db.Exec("DELETE FROM " + sets.Tables.VersionTable() + " WHERE version_id > 0"))(t)
 		if err := sets.Tables.UpSQL(t.Context(), db); err != nil {
 			t.Error("with a lost record:", err)
 		}
-		all, err := sets.Tables.Status(t.Context(), testworld.DB(t, testworld.Connect(t, address)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.OK(sets.Tables.Status(t.Context(), testworld.DB(t, testworld.Connect(t, address))))(t)
 		for _, m := range all {
 			if !m.Applied {
 				t.Errorf("%d %s has not been run", m.Version, m.Name)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -68,9 +69,7 @@ func TestRunTxSerializes(t *testing.T) {
 				}
 				early := name != "the commit"
 				if runs++; runs == 1 && early {
-					if err := c.others(); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, c.others())
 				}
 				if err := tx.Exec(ctx, c.own); err != nil {
 					return err

@@ -12,6 +12,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -103,16 +104,10 @@ func TestTxOfEveryWayRollsBack(t *testing.T) {
 		if r := testworld.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !testworld.Near(r.Level, 7) {
 			t.Errorf("%s: after the commit, with a block: %+v", testworld.Variant(p), r)
 		}
-		if err := w.L.Unblock(ctx, p, "k"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, w.L.Unblock(ctx, p, "k"))
 		tx = w.Start(t)
-		if err := tx.Block(ctx, p, "k", time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Unblock(ctx, p, "k"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Block(ctx, p, "k", time.Hour))
+		must.Succeed(t, tx.Unblock(ctx, p, "k"))
 		tx.End(t, true)
 		if r := testworld.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
 			t.Errorf("%s: unblocked, and committed: %+v", testworld.Variant(p), r)
@@ -130,9 +125,7 @@ func TestTxKeepsTheCallersSettings(t *testing.T) {
 			settings := map[string]string{"synchronous_commit": commit, "lock_timeout": "1234ms", "statement_timeout": "56789ms"}
 			tx := w.Start(t)
 			for name, value := range settings {
-				if err := tx.Exec(t.Context(), "SET LOCAL "+name+" = '"+value+"'"); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, tx.Exec(t.Context(), "SET LOCAL "+name+" = '"+value+"'"))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			all := append(effects(ctx, p),
@@ -336,17 +329,13 @@ func TestTxSavepoints(t *testing.T) {
 		holds, tx := w.Start(t), w.Start(t, "SET LOCAL lock_timeout = '20ms'")
 		testworld.Must(t)(holds.Allow(ctx, p, "held"))
 		testworld.Must(t)(tx.Allow(ctx, p, "k"))
-		if err := tx.Exec(ctx, "SAVEPOINT s"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Exec(ctx, "SAVEPOINT s"))
 		testworld.Must(t)(tx.AllowN(ctx, p, "k", 2))
 		testworld.Must(t)(tx.AllowN(ctx, p, "other", 2))
 		if _, err := tx.Allow(ctx, p, "held"); !errors.Is(err, limiter.ErrRetryTx) {
 			t.Errorf("%s: of a locked key: %v", testworld.Variant(p), err)
 		}
-		if err := tx.Exec(ctx, "ROLLBACK TO s"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tx.Exec(ctx, "ROLLBACK TO s"))
 		testworld.Must(t)(w.L.Allow(ctx, p, "other"))
 		testworld.Must(t)(tx.AllowN(ctx, p, "k", 4))
 		if r := testworld.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Level != 0 {

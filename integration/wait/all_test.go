@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -232,13 +233,8 @@ func limitsBesideQueue() (all []limiter.Policy) {
 // hold locks the rows of key "k" of a table until release.
 func hold(t *testing.T, pool *pgxpool.Pool, table string) (release func()) {
 	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "SELECT FROM "+table+" WHERE key = 'k' FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must.OK(pool.Begin(t.Context()))(t)
+	must.OK(tx.Exec(t.Context(), "SELECT FROM "+table+" WHERE key = 'k' FOR UPDATE"))(t)
 	return func() {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Error(err)

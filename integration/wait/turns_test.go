@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -57,9 +58,7 @@ func TestWaitTakesAnAbandonedTurn(t *testing.T) {
 		leave()
 	}
 	// A place that nobody has queued behind goes back, and is no turn to take besides.
-	if err := l.Reset(t.Context(), lane, "k"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Reset(t.Context(), lane, "k"))
 	<-answers
 	allow()
 	_, leave := wait()

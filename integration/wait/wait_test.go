@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -117,9 +118,7 @@ func TestWaitTurn(t *testing.T) {
 				t.Errorf("a turn: DoWait gave %+v, %v", r, err)
 			}
 		}
-		if err := l.Block(ctx, quick, "k", time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Block(ctx, quick, "k", time.Hour))
 		if err := l.Wait(ctx, quick, "k", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonBlocked {
 			t.Errorf("blocked: got %v", err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestWrites: block, unblock and reset work with the token.
@@ -113,10 +114,7 @@ func TestWritesNeedToken(t *testing.T) {
 // error, and changes nothing without the token.
 func FuzzBody(f *testing.F) {
 	source := sample.New(true)
-	s, err := dashboard.New(dashboard.Config{Source: source, Token: token, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		f.Fatal(err)
-	}
+	s := must.OK(dashboard.New(dashboard.Config{Source: source, Token: token, Logger: slog.New(slog.DiscardHandler)}))(f)
 	paths := []string{"/api/key", "/api/denials", "/api/keys", "/api/history", "/api/block", "/api/unblock", "/api/reset", "/api/search", "/api/overrides", "/api/preview", "/api/apply"}
 	for i := range paths {
 		for _, body := range []string{

@@ -173,9 +173,7 @@ func writeFile(t *testing.T, path, text string) {
 func FuzzFromFile(f *testing.F) {
 	const name = "login"
 	path := filepath.Join(f.TempDir(), "a#b.yaml")
-	if err := os.WriteFile(path, []byte("- {name: "+name+", algorithm: gcra, limit: 3, period: 1s}\n"), 0o600); err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, os.WriteFile(path, []byte("- {name: "+name+", algorithm: gcra, limit: 3, period: 1s}\n"), 0o600))
 	for _, text := range []string{"", name, "Login", "login ", "\x00", "#", name + "#", "\xff", "a#" + name} {
 		f.Add(text)
 	}
@@ -207,9 +205,7 @@ func FuzzFromFile(f *testing.F) {
 // FuzzFlags: a policy of flags is valid, and FILE#NAME takes no other flag of a policy.
 func FuzzFlags(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "a.yaml")
-	if err := os.WriteFile(path, []byte("- {name: login, algorithm: gcra, limit: 3, period: 1s}\n"), 0o600); err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, os.WriteFile(path, []byte("- {name: login, algorithm: gcra, limit: 3, period: 1s}\n"), 0o600))
 	for _, text := range []string{
 		"--limit=5", "--limit=5 --period=1d", "--limit=0", "--limit=-1", "--limit=NaN", "--limit=5 --period=0s", "--limit=5 --period=1ns", "--limit=5 --burst=-1", "", "--period=1s",
 		"--limit=5 --tick=1s", "--limit=5 --tick=1h", "--limit=5 --aligned", "--limit=5 --aligned --tick=1s", "--limit=5 --calendar=month", "--limit=5 --calendar=year", "--limit=5 --calendar=day --period=1m",

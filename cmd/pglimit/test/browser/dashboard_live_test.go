@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -265,27 +266,16 @@ func TestDashboardToken(t *testing.T) {
 func TestDashboardCommand(t *testing.T) {
 	t.Parallel()
 	database := migrated.New(t)
-	pool, err := pgxpool.New(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.OK(pgxpool.New(t.Context(), database))(t)
 	defer pool.Close()
-	l, err := limiter.New(pool, &limiter.Config{DisableDenyCache: true, Timeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.OK(limiter.New(pool, &limiter.Config{DisableDenyCache: true, Timeout: time.Minute}))(t)
 	p := limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour}
 	level := func() limiter.Result {
 		t.Helper()
-		r, err := l.Check(t.Context(), p, "alice", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.OK(l.Check(t.Context(), p, "alice", 0))(t)
 		return r
 	}
-	if _, err := l.Charge(t.Context(), p, "alice", 7); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(l.Charge(t.Context(), p, "alice", 7))(t)
 	c := exec.Command(command(t), "dashboard", "--addr", "localhost:0", "--json", "--write")
 	c.Env = append(os.Environ(), "DATABASE_URL="+database)
 	c.Stderr = os.Stderr
@@ -303,9 +293,7 @@ func TestDashboardCommand(t *testing.T) {
 		}
 	})
 	var at struct{ URL string }
-	if err := json.NewDecoder(stdout).Decode(&at); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.NewDecoder(stdout).Decode(&at))
 	b := Open(t, chromium, at.URL, first(`AbortSignal.timeout = () => null`))
 	b.Tolerate("/api/doctor") // a busy machine takes longer than the command gives it; the page asks again
 	b.complete()

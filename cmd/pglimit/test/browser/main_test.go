@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/repository"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -66,10 +67,7 @@ var build = sync.OnceValues(func() (string, error) { return repository.BuildComm
 // command returns the path of the built command.
 func command(t *testing.T) string {
 	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.OK(build())(t)
 	return path
 }
 

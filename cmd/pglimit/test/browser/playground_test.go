@@ -10,6 +10,7 @@ import (
 	chrome "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/chromedp"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -109,11 +110,9 @@ func testInvalid(t *testing.T, p *Playground) {
 func testLinkAndCopy(t *testing.T, p *Playground) {
 	b := open(t, p, "")
 	for _, name := range []string{"clipboard-read", "clipboard-write"} {
-		if _, err := chromedp.Call(b.ctx, chrome.SetPermission, chrome.SetPermissionParams{
+		must.OK(chromedp.Call(b.ctx, chrome.SetPermission, chrome.SetPermissionParams{
 			Permission: &chrome.PermissionDescriptor{Name: name}, Setting: chrome.PermissionSettingGranted, BrowserContextID: chromedp.FromContext(b.ctx).BrowserContextID,
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	const (
 		copied   = `await navigator.clipboard.readText()`

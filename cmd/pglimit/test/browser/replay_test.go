@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -46,9 +47,7 @@ func accessLog() []byte {
 func file(t *testing.T, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, content, 0o600))
 	return path
 }
 
@@ -125,10 +124,7 @@ func TestReplay(t *testing.T) {
 	b.Eventually("allowed, delayed, denied, keys denied", candidates, [][]any{{"Leaky bucket as a queue", 11, 4, 4, 1}})
 	b.Wait("it is there to its end", `$("#report").contentDocument.readyState === "complete"`)
 	inPage := Read[string](b, `$("#report").contentDocument.body.textContent`)
-	response, err := http.Get(Read[string](b, `$("#report-save").href`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.OK(http.Get(Read[string](b, `$("#report-save").href`)))(t)
 	defer response.Body.Close()
 	if is := response.Header.Get("Content-Disposition"); !strings.HasPrefix(is, "attachment") {
 		t.Errorf("the report to save is sent with Content-Disposition %q", is)
@@ -143,11 +139,9 @@ func TestReplay(t *testing.T) {
 	report.fits("the report", `[]`, widths...)
 
 	t.Log("on paper it is dark on white, and complete")
-	if _, err := chromedp.Call(report.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+	must.OK(chromedp.Call(report.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Media: "print", Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	report.Do("as wide as a sheet", chromedp.EmulateViewport(720, 1000))
 	report.Wait("it is so", `matchMedia("print").matches && innerWidth === 720`)
 	if is := Read[float64](report, contrasts+".back"); is != 1 {

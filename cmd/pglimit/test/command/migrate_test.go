@@ -240,9 +240,7 @@ func TestStatusOfExported(t *testing.T) {
 	statusOf(t, address, each("pending missing"))
 
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "00001_users.sql"), []byte("-- +goose Up\nCREATE TABLE users (id bigint);\n-- +goose Down\nDROP TABLE users;\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "00001_users.sql"), []byte("-- +goose Up\nCREATE TABLE users (id bigint);\n-- +goose Down\nDROP TABLE users;\n"), 0o600))
 	must.OK(sets.Tables.Export(dir))(t)
 	p := must.OK(goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), os.DirFS(dir)))(t)
 	defer p.Close()

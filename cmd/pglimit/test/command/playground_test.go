@@ -195,13 +195,10 @@ func TestPlayground(t *testing.T) {
 func TestPlaygroundWaits(t *testing.T) {
 	t.Parallel()
 	pool := testworld.Connect(t, testworld.NewDatabase(t))
-	server, err := playground.New(playground.Config{
+	server := must.OK(playground.New(playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, config) },
 		Logger:  slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	site := httptest.NewServer(server)
 	t.Cleanup(func() {
 		site.Close()
@@ -236,15 +233,12 @@ func TestPlaygroundOutage(t *testing.T) {
 	address := testworld.NewDatabase(t)
 	network := testworld.NewDialer(func() string { return address })
 	pool := testworld.Connect(t, address, func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.Dial })
-	server, err := playground.New(playground.Config{
+	server := must.OK(playground.New(playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) {
 			return limiter.New(pool, testworld.WithPatience(config))
 		},
 		Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	listeners, at, err := webpage.Listen(t.Context(), "localhost:0")
 	if err != nil {
 		t.Fatal(err)

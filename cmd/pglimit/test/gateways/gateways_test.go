@@ -100,10 +100,7 @@ func from(t *testing.T, address, url string, headers ...string) (status int, ret
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	answer, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.OK(client.Do(r))(t)
 	_ = answer.Body.Close()
 	return answer.StatusCode, answer.Header.Get("Retry-After")
 }

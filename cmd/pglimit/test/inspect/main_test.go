@@ -106,9 +106,7 @@ func plan(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) string {
 	t.Helper()
 	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	defer tx.Rollback(context.Background())
-	if _, err := tx.Exec(t.Context(), `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(tx.Exec(t.Context(), `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`))(t)
 	rows := must.OK(tx.Query(t.Context(), "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) "+sql, args...))(t)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/pglimittest"
 )
@@ -27,10 +28,7 @@ var backends = map[string]struct {
 }{
 	"memory": {50, func(_ *testing.T, c *clock) *limiter.Limiter { return limiter.NewMemory(&limiter.Config{Now: c.Now}) }},
 	"postgres": {3, func(t *testing.T, c *clock) *limiter.Limiter {
-		l, err := limiter.New(pglimittest.Pool(t), &limiter.Config{Now: c.Now, DisableDenyCache: true, Timeout: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.OK(limiter.New(pglimittest.Pool(t), &limiter.Config{Now: c.Now, DisableDenyCache: true, Timeout: time.Minute}))(t)
 		return l
 	}},
 }
@@ -134,9 +132,7 @@ func TestCountEachIsTheirs(t *testing.T) {
 						}
 					}
 					var out strings.Builder
-					if err := p.ours.WriteMetrics(&out); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, p.ours.WriteMetrics(&out))
 					if lines := difference(p.theirs.counts(), parsed(out.String())); len(lines) > 0 {
 						t.Fatalf("seed %d: metrics differ:\n%s\n%s", seed, strings.Join(lines, "\n"), p.text)
 					}

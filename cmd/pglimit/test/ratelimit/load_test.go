@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // loadOurs returns the limits of a file, a line each.
@@ -89,10 +90,7 @@ func same(t *testing.T, name, theirs, ours string) {
 // TestSamples checks that sample configurations load: those of envoyproxy/ratelimit, and ours in
 // the shapes that gateways write.
 func TestSamples(t *testing.T) {
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/envoyproxy/ratelimit").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.OK(exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/envoyproxy/ratelimit").Output())(t)
 	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "examples/ratelimit/config/*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("envoyproxy/ratelimit has no examples: %v", err)
@@ -103,10 +101,7 @@ func TestSamples(t *testing.T) {
 	}
 	theirs := newTheirs(t, &clock{now: 1}, "samples")
 	for _, file := range append(files, more...) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.OK(os.ReadFile(file))(t)
 		config, err := theirs.load(string(text))
 		limits, ourErr := loadOurs(string(text))
 		if err != nil || ourErr != nil || limits == "" {

@@ -25,6 +25,8 @@ import (
 	gostats "github.com/lyft/gostats"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/health"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func init() { logrus.SetOutput(io.Discard) }
@@ -58,10 +60,7 @@ var redisClient = sync.OnceValues(func() (redis.Client, error) {
 // newTheirs returns a service without a configuration. Its counts begin with prefix.
 func newTheirs(t *testing.T, c *clock, prefix string) *theirs {
 	t.Helper()
-	client, err := redisClient()
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.OK(redisClient())(t)
 	s := &sink{counts: map[string]uint64{}}
 	manager := stats.NewStatManager(gostats.NewStore(s, false), settings.Settings{})
 	cache := redis.NewFixedRateLimitCacheImpl(client, nil, c, rand.New(rand.NewSource(1)), 0, nil, 0.8, prefix, manager, false)

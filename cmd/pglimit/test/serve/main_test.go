@@ -48,10 +48,7 @@ func call(t *testing.T, method, url, body string, headers ...string) (*http.Resp
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.OK(http.DefaultClient.Do(r))(t)
 	defer answer.Body.Close()
 	var text bytes.Buffer
 	must.OK(text.ReadFrom(answer.Body))(t)

@@ -39,10 +39,7 @@ func (d *described) send(t *testing.T, status int, method, path, body string, he
 		}
 		return r
 	}
-	answer, err := http.DefaultClient.Do(request())
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.OK(http.DefaultClient.Do(request()))(t)
 	defer answer.Body.Close()
 	text := must.OK(io.ReadAll(answer.Body))(t)
 	if answer.StatusCode != status {

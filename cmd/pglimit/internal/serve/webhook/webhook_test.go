@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/policies"
 )
 
@@ -46,10 +47,7 @@ func TestDeliver(t *testing.T) {
 		}
 	}))
 	defer receiver.Close()
-	s, err := New(receiver.URL, secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.OK(New(receiver.URL, secret))(t)
 	if err := s.Deliver(t.Context(), event); err != nil || testutil.ToFloat64(s.Deliveries.WithLabelValues("delivered")) != 1 {
 		t.Errorf("%v", err)
 	}
@@ -66,10 +64,7 @@ func TestDeliverFollowsNoRedirect(t *testing.T) {
 			w.Header().Set("Location", elsewhere.URL)
 			w.WriteHeader(status)
 		}))
-		s, err := New(receiver.URL, secret)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.OK(New(receiver.URL, secret))(t)
 		if err := s.Deliver(t.Context(), policies.Event{ID: "e"}); err == nil || !strings.Contains(err.Error(), strconv.Itoa(status)) {
 			t.Errorf("status %d: %v", status, err)
 		}
@@ -85,10 +80,7 @@ func TestDeliverFollowsNoRedirect(t *testing.T) {
 func TestDeliverHidesTheQuery(t *testing.T) {
 	t.Parallel()
 	receiver := httptest.NewServer(http.NotFoundHandler())
-	s, err := New(receiver.URL+"/?token=hidden", secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.OK(New(receiver.URL+"/?token=hidden", secret))(t)
 	receiver.Close()
 	if err := s.Deliver(t.Context(), policies.Event{ID: "e"}); err == nil || strings.Contains(err.Error(), "hidden") {
 		t.Errorf("the error is %v", err)

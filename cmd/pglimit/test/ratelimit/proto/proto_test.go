@@ -19,6 +19,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/pluginpb"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 var update = flag.Bool("update", false, "write kuadrantrls.pb.go")
@@ -54,17 +56,11 @@ func TestKuadrantProto(t *testing.T) {
 	}
 	add(files[0])
 	// As sent to a plugin, without the types of the compiler.
-	wire, err := proto.Marshal(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	wire := must.OK(proto.Marshal(request))(t)
 	if err = proto.Unmarshal(wire, request); err != nil {
 		t.Fatal(err)
 	}
-	plugin, err := protogen.Options{}.New(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plugin := must.OK(protogen.Options{}.New(request))(t)
 	internal_gengo.GenerateFile(plugin, plugin.FilesByPath[name])
 	response := plugin.Response()
 	if response.GetError() != "" {
