@@ -2,6 +2,7 @@ package grpclimit_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/pglimit/pglimit/grpclimit"
 	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -116,15 +118,7 @@ func TestServer(t *testing.T) {
 				},
 				"stream": open,
 			} {
-				l := c.l
-				if l == nil {
-					l = memory()
-					for _, r := range []limiter.Request{hourly.Request("full", 2), lane.Request("full", 1), minutely.Request("full", 1)} {
-						if r, err := l.Do(t.Context(), r); err != nil || !r.Allowed {
-							t.Fatal(r, err)
-						}
-					}
-				}
+				l := cmp.Or(c.l, usedByFull(t))
 				s, ctx := &service{}, c.ctx
 				client := serve(t, s, l, c.limits, append(c.opts, grpclimit.WithLogger(slog.New(slog.DiscardHandler))))
 				if ctx == nil {
@@ -158,6 +152,18 @@ func TestServer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// usedByFull returns a limiter in which the key "full" has used some limits up.
+func usedByFull(t *testing.T) *limiter.Limiter {
+	t.Helper()
+	l := memory()
+	for _, r := range []limiter.Request{hourly.Request("full", 2), lane.Request("full", 1), minutely.Request("full", 1)} {
+		if r, err := l.Do(t.Context(), r); err != nil || !r.Allowed {
+			t.Fatal(r, err)
+		}
+	}
+	return l
 }
 
 // lines returns the limit's fields, sorted by name.
@@ -219,9 +225,7 @@ func TestServerKeysApart(t *testing.T) {
 		return err
 	}
 	for range 2 {
-		if err := call("secret-1"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, call("secret-1"))
 	}
 	err := call("secret-1")
 	if got := seen(err); got.code != codes.ResourceExhausted || strings.Contains(got.text, "secret") {
@@ -247,14 +251,9 @@ func TestServerMessages(t *testing.T) {
 	}
 	client := serve(t, s, l, fixed(wide.Request("opened", 1)), []grpclimit.Option{grpclimit.WithMessages(messages)})
 	var trailer metadata.MD
-	stream, err := client.FullDuplexCall(t.Context(), grpc.Trailer(&trailer))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.OK(client.FullDuplexCall(t.Context(), grpc.Trailer(&trailer)))(t)
 	for i := range 3 {
-		if err := stream.Send(&pb.StreamingOutputCallRequest{Payload: &pb.Payload{Body: []byte{byte('a' + i)}}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, stream.Send(&pb.StreamingOutputCallRequest{Payload: &pb.Payload{Body: []byte{byte('a' + i)}}}))
 		_, err := stream.Recv()
 		if want := []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted}[i]; status.Code(err) != want {
 			t.Fatalf("message %d got %v, want %v", i, err, want)

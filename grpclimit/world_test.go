@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/grpclimit"
 	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -78,10 +79,7 @@ func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[pb.StreamingOut
 // serve serves s behind the interceptors, until the test ends, and returns a client.
 func serve(t testing.TB, s *service, l *limiter.Limiter, limits httplimit.Limits, opts []grpclimit.Option, dial ...grpc.DialOption) pb.TestServiceClient {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(grpclimit.UnaryServer(l, limits, opts...)),
 		grpc.ChainStreamInterceptor(grpclimit.StreamServer(l, limits, opts...)))
@@ -94,10 +92,7 @@ func serve(t testing.TB, s *service, l *limiter.Limiter, limits httplimit.Limits
 			t.Error(err)
 		}
 	})
-	conn, err := grpc.NewClient(listener.Addr().String(), append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.OK(grpc.NewClient(listener.Addr().String(), append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...))(t)
 	t.Cleanup(func() { conn.Close() })
 	return pb.NewTestServiceClient(conn)
 }
@@ -105,9 +100,6 @@ func serve(t testing.TB, s *service, l *limiter.Limiter, limits httplimit.Limits
 // level returns what a key has used of a policy.
 func level(t testing.TB, l *limiter.Limiter, p limiter.Policy, key string) float64 {
 	t.Helper()
-	r, err := l.Check(context.Background(), p, key, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.OK(l.Check(context.Background(), p, key, 0))(t)
 	return r.Level
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -51,10 +52,7 @@ func request() *http.Request { return httptest.NewRequest("GET", "/", nil) }
 
 func level(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) float64 {
 	t.Helper()
-	r, err := l.Check(context.Background(), p, key, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.OK(l.Check(context.Background(), p, key, 0))(t)
 	return r.Level
 }
 
@@ -66,20 +64,11 @@ func gone(t *testing.T, observe func(context.Context, limiter.Observation)) *lim
 // failingWith returns a limiter whose connections fail with that error.
 func failingWith(t *testing.T, failure error, observe func(context.Context, limiter.Observation)) *limiter.Limiter {
 	t.Helper()
-	config, err := pgxpool.ParseConfig("postgres://127.0.0.1:1/none?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.OK(pgxpool.ParseConfig("postgres://127.0.0.1:1/none?sslmode=disable"))(t)
 	config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, failure }
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.OK(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
-	l, err := limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler), Observe: observe})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.OK(limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler), Observe: observe}))(t)
 	return l
 }
 
@@ -142,14 +131,7 @@ func TestNewNoDecision(t *testing.T) {
 		if w.Header()[policyField] != nil || w.Header()[limitField] != nil || w.Header()[retryField] != nil || w.Header()[xLimitField] != nil {
 			t.Errorf("%s: got fields without a decision: %q", c.name, w.Header())
 		}
-		want := ""
-		if c.logged != "" {
-			logLevel, err, _ := bytes.Cut([]byte(c.logged), []byte(" "))
-			want = fmt.Sprintf("level=%s msg=\"httplimit: no decision\"%s error=", logLevel, map[string]string{"WARN": " since_last=1"}[string(logLevel)])
-			if len(err) > 0 {
-				want += fmt.Sprintf("%q\n", err)
-			}
-		}
+		want := lineOf(c.logged)
 		if !bytes.HasPrefix(log.Bytes(), []byte(want)) || want == "" && log.Len() > 0 {
 			t.Errorf("%s: logged %s, want %s", c.name, &log, want)
 		}
@@ -169,6 +151,19 @@ func TestNewNoDecision(t *testing.T) {
 			t.Errorf("%s: OnError: got %d, %v, logged %s", c.name, w.Code, got, &log)
 		}
 	}
+}
+
+// lineOf returns what is logged for a level and an error, up to the error's end if there is one.
+func lineOf(logged string) string {
+	if logged == "" {
+		return ""
+	}
+	level, err, _ := strings.Cut(logged, " ")
+	line := fmt.Sprintf("level=%s msg=\"httplimit: no decision\"%s error=", level, map[string]string{"WARN": " since_last=1"}[level])
+	if err != "" {
+		line += fmt.Sprintf("%q\n", err)
+	}
+	return line
 }
 
 // plainProblem returns what is wrong with the body of an answer that no policy denied.

@@ -115,19 +115,7 @@ func TestBalanceAsCoins(t *testing.T) {
 		l := NewMemory(&Config{Now: func() time.Time { return now }})
 		p, coins, all := prepaid, &purse{}, []*hold(nil)
 		p.Overdraft = float64(random.IntN(3) * 5)
-		fit := func(units int) bool { return units <= len(coins.coins)+int(p.Overdraft)-coins.owed }
-		fits := func(units int) bool { // a denial gives back what has expired
-			if fit(units) {
-				return true
-			}
-			for _, h := range all { // the first to expire first
-				if h.id != "" && h.taken != nil && !now.Before(h.until) {
-					coins.settle(h.taken, 0, now)
-					h.taken = nil
-				}
-			}
-			return fit(units)
-		}
+
 		for step := range 60 {
 			now = now.Add(time.Duration(random.IntN(4)) * time.Second)
 			coins.at(now)
@@ -145,7 +133,7 @@ func TestBalanceAsCoins(t *testing.T) {
 				must.OK(l.Charge(t.Context(), p, "k", float64(units)))(t)
 			case 2, 3:
 				until := now.Add(time.Duration(1+random.IntN(8))*time.Second + time.Duration(step)*time.Microsecond)
-				ok := fits(units)
+				ok := coins.fits(units, p.Overdraft, all, now)
 				h := must.OK(l.Reserve(t.Context(), p.Request("k", float64(units)), until.Sub(now)))(t)
 				if h.Result.Allowed != ok {
 					t.Fatalf("seed %d, step %d: %+v for %d of %+v", seed, step, h, units, coins)
@@ -162,18 +150,10 @@ func TestBalanceAsCoins(t *testing.T) {
 				if h.id == "" {
 					continue
 				}
-				if units %= 2 * (len(h.taken) + 1); units == 0 && random.IntN(2) == 0 {
-					if h.taken != nil {
-						coins.settle(h.taken, 0, now)
-					}
-					must.Succeed(t, l.Cancel(t.Context(), h.id))
-				} else {
-					coins.settle(h.taken, units, now)
-					must.OK(l.Settle(t.Context(), h.id, float64(units)))(t)
-				}
+				coins.end(t, l, h, units, now, random)
 				h.id = ""
 			default:
-				ok := fits(units)
+				ok := coins.fits(units, p.Overdraft, all, now)
 				if ok {
 					coins.spend(units)
 				}
@@ -181,28 +161,64 @@ func TestBalanceAsCoins(t *testing.T) {
 					t.Fatalf("seed %d, step %d: %+v for %d of %+v", seed, step, r, units, coins)
 				}
 			}
-			u := must.OK(l.Usage(t.Context(), p, "k"))(t)
-			left, reserved, want := 0.0, 0, map[int]int{}
-			for _, lot := range u.Lots {
-				left += lot.Units
-			}
-			for _, h := range all {
-				if h.id != "" {
-					reserved += len(h.taken)
-				}
-			}
-			for _, c := range coins.coins {
-				want[c.lot]++
-			}
-			if u.Granted != float64(coins.granted) || u.Spent != float64(coins.spent-reserved) || u.Reserved != float64(reserved) || u.Expired != float64(coins.expired) || u.Debt != float64(coins.owed) ||
-				u.Granted+u.Debt != left+u.Spent+u.Reserved+u.Expired || len(u.Lots) != len(want) {
-				t.Fatalf("seed %d, step %d: got %+v, want %+v", seed, step, u, coins)
-			}
-			for _, lot := range u.Lots {
-				if lot.Units != float64(want[int(lot.Number)]) {
-					t.Fatalf("seed %d, step %d: lot %+v, want %d units", seed, step, lot, want[int(lot.Number)])
-				}
-			}
+			checkCoins(t, l, p, all, coins, seed, step)
+		}
+	}
+}
+
+// end settles a reservation, or cancels it, in the limiter and in the purse.
+func (c *purse) end(t *testing.T, l *Limiter, h *hold, units int, now time.Time, random *rand.Rand) {
+	t.Helper()
+	if units %= 2 * (len(h.taken) + 1); units == 0 && random.IntN(2) == 0 {
+		if h.taken != nil {
+			c.settle(h.taken, 0, now)
+		}
+		must.Succeed(t, l.Cancel(t.Context(), h.id))
+	} else {
+		c.settle(h.taken, units, now)
+		must.OK(l.Settle(t.Context(), h.id, float64(units)))(t)
+	}
+}
+
+// fits reports whether units may be spent with an overdraft. A denial gives back what has
+// expired of the reservations, the first to expire first.
+func (c *purse) fits(units int, overdraft float64, all []*hold, now time.Time) bool {
+	fit := func(units int) bool { return units <= len(c.coins)+int(overdraft)-c.owed }
+	if fit(units) {
+		return true
+	}
+	for _, h := range all {
+		if h.id != "" && h.taken != nil && !now.Before(h.until) {
+			c.settle(h.taken, 0, now)
+			h.taken = nil
+		}
+	}
+	return fit(units)
+}
+
+// checkCoins compares the usage of a key with the coins.
+func checkCoins(t *testing.T, l *Limiter, p Policy, all []*hold, coins *purse, seed uint64, step int) {
+	t.Helper()
+	u := must.OK(l.Usage(t.Context(), p, "k"))(t)
+	left, reserved, want := 0.0, 0, map[int]int{}
+	for _, lot := range u.Lots {
+		left += lot.Units
+	}
+	for _, h := range all {
+		if h.id != "" {
+			reserved += len(h.taken)
+		}
+	}
+	for _, c := range coins.coins {
+		want[c.lot]++
+	}
+	if u.Granted != float64(coins.granted) || u.Spent != float64(coins.spent-reserved) || u.Reserved != float64(reserved) || u.Expired != float64(coins.expired) || u.Debt != float64(coins.owed) ||
+		u.Granted+u.Debt != left+u.Spent+u.Reserved+u.Expired || len(u.Lots) != len(want) {
+		t.Fatalf("seed %d, step %d: got %+v, want %+v", seed, step, u, coins)
+	}
+	for _, lot := range u.Lots {
+		if lot.Units != float64(want[int(lot.Number)]) {
+			t.Fatalf("seed %d, step %d: lot %+v, want %d units", seed, step, lot, want[int(lot.Number)])
 		}
 	}
 }
@@ -293,9 +309,7 @@ func TestBalanceHasSoManyLots(t *testing.T) {
 		if i == 50 {
 			o.Expires = now.Add(time.Second)
 		}
-		if err := grant(o); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, grant(o))
 	}
 	if err := grant(GrantOptions{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "100") {
 		t.Error(err)

@@ -19,10 +19,9 @@ import (
 // key that becomes idle makes room for one.
 func TestMaxKeysOfKeysInUse(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	now, advance := manualClock()
 	l := NewMemory(&Config{Now: now, MaxKeys: 3})
-	p := Policy{Name: "p", Algorithm: TokenBucket, Limit: 5, Period: 5 * time.Second, OnError: FailOpen}
+	ctx, p := context.Background(), Policy{Name: "p", Algorithm: TokenBucket, Limit: 5, Period: 5 * time.Second, OnError: FailOpen}
 	full := func(when string) {
 		t.Helper()
 		r, err := l.Allow(ctx, p, "new")
@@ -201,6 +200,13 @@ func TestMaxKeysConcurrent(t *testing.T) {
 	if allowed.Load() == 0 || overloaded.Load() == 0 {
 		t.Errorf("%d were answered and %d were not", allowed.Load(), overloaded.Load())
 	}
+	allIdle(t, l, m, p, most, &us)
+}
+
+// allIdle: once all keys are idle, there is a place for as many new ones, and for no more.
+func allIdle(t *testing.T, l *Limiter, m *memory.Store, p Policy, most int, us *atomic.Int64) {
+	t.Helper()
+	ctx := t.Context()
 	us.Add(1e7) // everything is idle
 	for i := range most {
 		if _, err := l.Allow(ctx, p, fmt.Sprint("after ", i)); err != nil {

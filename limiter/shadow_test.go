@@ -22,41 +22,43 @@ func twin(p Policy) (bites, shadow Policy) {
 	return bites, shadow
 }
 
+// shadowed are ways to request, by the name of their verb.
+var shadowed = map[string]func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error){
+	"Do": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
+		return l.AllowN(ctx, p, "k", n)
+	},
+	"AllowUpTo": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
+		return l.AllowUpTo(ctx, p, "k", n)
+	},
+	"Check": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
+		return l.Check(ctx, p, "k", n)
+	},
+	"Reserve": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
+		h, err := l.Reserve(ctx, p.Request("k", n), time.Hour)
+		return h.Result, err
+	},
+	"AllowAll": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
+		all, err := l.AllowAll(ctx, p.Request("k", n))
+		if err != nil {
+			return Result{}, err
+		}
+		return all.PerRequest[0], nil
+	},
+}
+
 // TestShadow: a shadow policy lets every request pass, and reports and counts what the same
 // policy would have if it bit.
 func TestShadow(t *testing.T) {
 	t.Parallel()
 	now, advance := manualClock()
-	requests := map[string]func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error){
-		"Do": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
-			return l.AllowN(ctx, p, "k", n)
-		},
-		"AllowUpTo": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
-			return l.AllowUpTo(ctx, p, "k", n)
-		},
-		"Check": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
-			return l.Check(ctx, p, "k", n)
-		},
-		"Reserve": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
-			h, err := l.Reserve(ctx, p.Request("k", n), time.Hour)
-			return h.Result, err
-		},
-		"AllowAll": func(ctx context.Context, l *Limiter, p Policy, n float64) (Result, error) {
-			all, err := l.AllowAll(ctx, p.Request("k", n))
-			if err != nil {
-				return Result{}, err
-			}
-			return all.PerRequest[0], nil
-		},
-	}
 	for _, a := range Algorithms() {
-		for verb, request := range requests {
+		for verb, request := range shadowed {
 			if a == LeakyBucketQueue && verb == "Reserve" {
 				continue
 			}
 			like := request
 			if verb == "AllowAll" { // it decides each request of a shadow policy as Do does
-				like = requests["Do"]
+				like = shadowed["Do"]
 			}
 			for _, blockFor := range []time.Duration{0, time.Minute} {
 				name := fmt.Sprint(a, " ", verb, " ", blockFor)
@@ -169,6 +171,12 @@ func TestShadowFailure(t *testing.T) {
 			t.Errorf("in a transaction: %v", err)
 		}
 	}
+}
+
+// TestShadowOwnFailure: errors that no database caused stay errors for a shadow policy.
+func TestShadowOwnFailure(t *testing.T) {
+	t.Parallel()
+	_, p := twin(Policy{Algorithm: GCRA, Limit: 10, Period: time.Hour})
 	l, s := watched(t, true, nil)
 	for _, own := range []error{fmt.Errorf("%w: a key", ErrInvalid), ErrClosed, ErrUnsupported} {
 		s.err = own
@@ -225,37 +233,40 @@ func TestShadowWait(t *testing.T) {
 		if time.Since(start) != time.Minute {
 			t.Errorf("WaitAll slept for %v, want a minute for the queue that bites", time.Since(start))
 		}
-		// A WaitAll that is cancelled gives back what shadow policies counted.
-		var before [2]Result
-		_, meter := twin(Policy{Algorithm: FixedWindow, Limit: 10, Period: 24 * time.Hour})
-		before[0], _ = l.Check(t.Context(), p, "m", 0)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		all, err := l.WaitAll(ctx, meter.Request("m", 3), p.Request("m", 2), bites.Request("l", 1))
-		if err != nil || all.PerRequest[0].Level != 3 || all.PerRequest[1].Level != 2 {
-			t.Fatalf("%+v, %v", all, err)
-		}
-		leave, left := context.WithCancel(t.Context())
-		gone := make(chan error)
-		go func() {
-			_, err := l.WaitAll(leave, meter.Request("m", 3), p.Request("m", 1), bites.Request("l", 1))
-			gone <- err
-		}()
-		synctest.Wait()
-		if r, _ := l.Check(t.Context(), meter, "m", 0); r.Level != 6 {
-			t.Errorf("%+v", r)
-		}
-		left()
-		if err := <-gone; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		one, _ := l.Check(t.Context(), meter, "m", 0)
-		two, _ := l.Check(t.Context(), p, "m", 0)
-		if one.Level != 3 || two.Level != 2 {
-			t.Errorf("levels %v and %v after a cancelled WaitAll, want 3 and 2", one.Level, two.Level)
-		}
+		waitAllGivesBack(t, l, p, bites)
 		_ = l.Close()
 	})
+}
+
+// waitAllGivesBack: a WaitAll that is cancelled gives back what shadow policies counted.
+func waitAllGivesBack(t *testing.T, l *Limiter, p, bites Policy) {
+	t.Helper()
+	_, meter := twin(Policy{Algorithm: FixedWindow, Limit: 10, Period: 24 * time.Hour})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	all, err := l.WaitAll(ctx, meter.Request("m", 3), p.Request("m", 2), bites.Request("l", 1))
+	if err != nil || all.PerRequest[0].Level != 3 || all.PerRequest[1].Level != 2 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	leave, left := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() {
+		_, err := l.WaitAll(leave, meter.Request("m", 3), p.Request("m", 1), bites.Request("l", 1))
+		gone <- err
+	}()
+	synctest.Wait()
+	if r, _ := l.Check(t.Context(), meter, "m", 0); r.Level != 6 {
+		t.Errorf("%+v", r)
+	}
+	left()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	one, _ := l.Check(t.Context(), meter, "m", 0)
+	two, _ := l.Check(t.Context(), p, "m", 0)
+	if one.Level != 3 || two.Level != 2 {
+		t.Errorf("levels %v and %v after a cancelled WaitAll, want 3 and 2", one.Level, two.Level)
+	}
 }
 
 // TestShadowAll: in an AllowAll the policies that bite are decided all or none. If they are

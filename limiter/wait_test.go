@@ -103,17 +103,7 @@ func TestWaitTakesAnUnusedPlace(t *testing.T) {
 			}
 			leave()
 			synctest.Wait()
-			soon, cancel := context.WithTimeout(t.Context(), 1900*time.Millisecond)
-			defer cancel()
-			if r, err := wait(soon, l, p.Request("k", 1)); err != nil || r.Allowed {
-				t.Errorf("%s: a turn beyond the deadline: %+v, %v", name, r, err)
-			}
-			if r, err := wait(t.Context(), l, p.Request("k", 2)); err != nil || r.Allowed {
-				t.Errorf("%s: two units in a turn of one: %+v, %v", name, r, err)
-			}
-			if r, err := wait(t.Context(), l, p.Request("other", 4.5)); err != nil || r.Allowed || r.RetryAfter != Never {
-				t.Errorf("%s: above the burst: %+v, %v", name, r, err)
-			}
+			notForOthers(t, name, func(ctx context.Context, q Request) (Result, error) { return wait(ctx, l, q) }, p)
 			ctx, leave = context.WithCancel(t.Context())
 			enter(ctx) // takes the turn, and abandons it again
 			leave()
@@ -143,6 +133,23 @@ func TestWaitTakesAnUnusedPlace(t *testing.T) {
 				t.Errorf("%s: got %+v", name, taken)
 			}
 		})
+	}
+}
+
+// notForOthers: a turn is taken neither by a Wait whose deadline is before it, nor by one of more
+// units, nor by one above the burst.
+func notForOthers(t *testing.T, name string, wait func(context.Context, Request) (Result, error), p Policy) {
+	t.Helper()
+	soon, cancel := context.WithTimeout(t.Context(), 1900*time.Millisecond)
+	defer cancel()
+	if r, err := wait(soon, p.Request("k", 1)); err != nil || r.Allowed {
+		t.Errorf("%s: a turn beyond the deadline: %+v, %v", name, r, err)
+	}
+	if r, err := wait(t.Context(), p.Request("k", 2)); err != nil || r.Allowed {
+		t.Errorf("%s: two units in a turn of one: %+v, %v", name, r, err)
+	}
+	if r, err := wait(t.Context(), p.Request("other", 4.5)); err != nil || r.Allowed || r.RetryAfter != Never {
+		t.Errorf("%s: above the burst: %+v, %v", name, r, err)
 	}
 }
 

@@ -14,24 +14,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestObserve: each outcome has its own series with its units, and keys are in none.
-func TestObserve(t *testing.T) {
-	now := time.Unix(1_800_000_000, 0)
-	c := New(nil)
-	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }, Observe: c.Observe})
-	c.Watch(l)
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(c)
-	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
-	for range 2 {
-		_, _ = l.AllowN(t.Context(), p, "a secret key", 2)
-	}
-	_, _ = l.Charge(t.Context(), p, "a secret key", 5)
-	_ = l.Block(t.Context(), p, "a secret key", time.Hour)
-	_, _ = l.Allow(t.Context(), limiter.Policy{Name: "Chosen by a caller"}, "a secret key")
-	c.Observe(t.Context(), limiter.Observation{Verb: limiter.VerbAllow, Request: p.Request("k", 3), Err: errors.New("away"), Duration: time.Second, Rows: 7})
-
-	want := `
+// observed are the series after the calls of TestObserve.
+const observed = `
 # HELP pglimit_decisions_total Calls of the limiter's methods, by what came of them.
 # TYPE pglimit_decisions_total counter
 pglimit_decisions_total{outcome="allowed",policy="login",source="",verb="block"} 1
@@ -55,7 +39,25 @@ pglimit_breaker_open 0
 # TYPE pglimit_waiting gauge
 pglimit_waiting 0
 `
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want),
+
+// TestObserve: each outcome has its own series with its units, and keys are in none.
+func TestObserve(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	c := New(nil)
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }, Observe: c.Observe})
+	c.Watch(l)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
+	for range 2 {
+		_, _ = l.AllowN(t.Context(), p, "a secret key", 2)
+	}
+	_, _ = l.Charge(t.Context(), p, "a secret key", 5)
+	_ = l.Block(t.Context(), p, "a secret key", time.Hour)
+	_, _ = l.Allow(t.Context(), limiter.Policy{Name: "Chosen by a caller"}, "a secret key")
+	c.Observe(t.Context(), limiter.Observation{Verb: limiter.VerbAllow, Request: p.Request("k", 3), Err: errors.New("away"), Duration: time.Second, Rows: 7})
+
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(observed),
 		"pglimit_decisions_total", "pglimit_units_total", "pglimit_breaker_open", "pglimit_waiting"); err != nil {
 		t.Error(err)
 	}

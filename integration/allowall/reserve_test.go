@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -49,34 +50,6 @@ func TestSettleAllNeverDeadlocks(t *testing.T) {
 	}
 	var mu sync.Mutex
 	spent := 0.0
-	once := func(d verbs.Limiter) (units float64, err error) {
-		var requests []limiter.Request
-		for _, i := range rand.Perm(len(policies)) {
-			requests = append(requests, policies[i].Request("k", 2))
-		}
-		made, err := d.ReserveAll(ctx, time.Hour, requests...)
-		if err != nil || !made.Results.Allowed {
-			return 0, fmt.Errorf("%+v, %w", made.Results, err)
-		}
-		ids := made.IDs
-		rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
-		switch rand.IntN(3) {
-		case 0:
-			return 0, d.CancelAll(ctx, ids...)
-		case 1:
-			_, err = d.AllowAll(ctx, requests...)
-			units = 2 * float64(len(ids))
-			if err == nil {
-				_, err = d.Settle(ctx, ids[0], 3)
-			}
-			if err == nil {
-				_, err = d.SettleAll(ctx, ids, 3)
-			}
-			return units + 3*float64(len(ids)), err
-		}
-		_, err = d.SettleAll(ctx, ids, 1)
-		return float64(len(ids)), err
-	}
 	var wg sync.WaitGroup
 	for i := range 12 {
 		wg.Go(func() {
@@ -84,7 +57,7 @@ func TestSettleAllNeverDeadlocks(t *testing.T) {
 				var units float64
 				var err error
 				if i%2 == 0 {
-					units, err = once(l)
+					units, err = reserveAndEnd(ctx, l, policies)
 				} else {
 					made, e := l.ReserveAll(ctx, time.Hour, policies[0].Request("k", 2), policies[1].Request("k", 2), policies[2].Request("k", 2))
 					if err = e; err == nil {
@@ -122,9 +95,38 @@ func TestSettleAllNeverDeadlocks(t *testing.T) {
 	noDeadlock(t, testworld.Connect(t, address))
 }
 
+// reserveAndEnd reserves all keys, and settles or cancels them. It returns the units in use then.
+func reserveAndEnd(ctx context.Context, d verbs.Limiter, policies []limiter.Policy) (units float64, err error) {
+	var requests []limiter.Request
+	for _, i := range rand.Perm(len(policies)) {
+		requests = append(requests, policies[i].Request("k", 2))
+	}
+	made, err := d.ReserveAll(ctx, time.Hour, requests...)
+	if err != nil || !made.Results.Allowed {
+		return 0, fmt.Errorf("%+v, %w", made.Results, err)
+	}
+	ids := made.IDs
+	rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	switch rand.IntN(3) {
+	case 0:
+		return 0, d.CancelAll(ctx, ids...)
+	case 1:
+		_, err = d.AllowAll(ctx, requests...)
+		units = 2 * float64(len(ids))
+		if err == nil {
+			_, err = d.Settle(ctx, ids[0], 3)
+		}
+		if err == nil {
+			_, err = d.SettleAll(ctx, ids, 3)
+		}
+		return units + 3*float64(len(ids)), err
+	}
+	_, err = d.SettleAll(ctx, ids, 1)
+	return float64(len(ids)), err
+}
+
 // TestReserveAllLeavesNothing: of several keys of which one has no room, none is reserved, from the
-// pool and in a transaction that commits; and one reservation that cannot be settled keeps all
-// others open.
+// pool and in a transaction that commits.
 func TestReserveAllLeavesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, address := t.Context(), testworld.NewDatabase(t)
@@ -160,9 +162,7 @@ func TestReserveAllLeavesNothing(t *testing.T) {
 				}); err != nil {
 					t.Errorf("%s, %s: %v", key, testworld.Variant(full), err)
 				}
-				if err := w.L.Reset(ctx, full, key); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, w.L.Reset(ctx, full, key))
 				for _, in := range requests {
 					if u, err := w.L.Usage(ctx, in.Policy, key); err != nil || u.Reservations != 0 || u.Result.Level > 1e-3 {
 						t.Errorf("%s, %s full: %s %+v, %v", key, testworld.Variant(full), testworld.Variant(in.Policy), u, err)
@@ -171,22 +171,22 @@ func TestReserveAllLeavesNothing(t *testing.T) {
 			}
 		}
 	}
-	w := testworld.Ways(t, address, false)[0]
+}
+
+// TestSettleAllLeavesAllOpen: one reservation that cannot be settled keeps all others open.
+func TestSettleAllLeavesAllOpen(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	w := testworld.Ways(t, testworld.NewDatabase(t), false)[0]
 	for _, inTx := range []bool{false, true} {
 		var requests []limiter.Request
 		for _, p := range testworld.Holdable() {
 			requests = append(requests, p.Request(fmt.Sprint("s", inTx), 2))
 		}
-		all, err := w.L.ReserveAll(ctx, time.Hour, requests...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.OK(w.L.ReserveAll(ctx, time.Hour, requests...))(t)
 		last := len(all.IDs) - 1
 		testworld.Must(t)(w.L.Settle(ctx, all.IDs[last], 2))
-		tx, err := w.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := must.OK(w.Begin(ctx))(t)
 		var d verbs.Limiter = w.L
 		if inTx {
 			d = tx.Tx

@@ -42,7 +42,7 @@ func TestDecideBadPolicy(t *testing.T) {
 			change(p)
 		})
 	}
-	policies := map[string]limiter.Policy{
+	for name, p := range map[string]limiter.Policy{
 		"Name empty":        with(func(p *limiter.Policy) { p.Name = "" }),
 		"Name upper":        with(func(p *limiter.Policy) { p.Name = "Login" }),
 		"Name long":         with(func(p *limiter.Policy) { p.Name = strings.Repeat("a", 65) }),
@@ -84,8 +84,7 @@ func TestDecideBadPolicy(t *testing.T) {
 		"TimeZone unknown":  month(func(p *limiter.Policy) { p.TimeZone = "Vienna" }),
 		"Period of a month": month(func(p *limiter.Policy) { p.Period = time.Hour }),
 		"Aligned month":     month(func(p *limiter.Policy) { p.Aligned = true }),
-	}
-	for name, p := range policies {
+	} {
 		_, err := l.Allow(ctx, p, "k")
 		var pe *limiter.PolicyError
 		if !errors.As(err, &pe) || !errors.Is(err, limiter.ErrInvalid) || pe.Field != strings.Fields(name)[0] {

@@ -14,19 +14,22 @@ import (
 	"github.com/pglimit/pglimit/internal/must"
 )
 
-func TestMigrateErrorsSayWhatToDo(t *testing.T) {
-	t.Parallel()
-	wants := func(t *testing.T, err error, parts ...string) {
-		t.Helper()
-		if err == nil {
-			t.Fatal("no error")
-		}
-		for _, p := range append(parts, "pglimit: ") {
-			if !strings.Contains(err.Error(), p) {
-				t.Errorf("the error lacks %q: %v", p, err)
-			}
+// wants expects an error with all parts.
+func wants(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, p := range append(parts, "pglimit: ") {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("the error lacks %q: %v", p, err)
 		}
 	}
+}
+
+// TestMigrateErrorsSayWhatToDo: what is in the way of a migration is named, with the next step.
+func TestMigrateErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
 	t.Run("schema missing", func(t *testing.T) {
 		t.Parallel()
 		pool := testworld.Connect(t, testworld.WithSearchPath(t, testworld.EmptyDatabase(t), "nowhere"))
@@ -87,6 +90,12 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		testworld.Exec(t, pool, `ALTER TYPE pglimit._policy DROP ATTRIBUTE ruled`)
 		wants(t, sets.Functions.Up(t.Context(), pool), "nothing was changed", "type pglimit._policy changed", "down --to 0 --functions")
 	})
+}
+
+// TestMigrateErrorsOfOthers: a lock, a later release, a replica or a missing right is named, with the
+// next step.
+func TestMigrateErrorsOfOthers(t *testing.T) {
+	t.Parallel()
 	t.Run("a table is locked", func(t *testing.T) {
 		t.Parallel()
 		pool := testworld.NewPool(t)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -67,36 +68,41 @@ func TestSettle(t *testing.T) {
 			if _, err := l.Settle(ctx, h.ID, 6); !errors.Is(err, limiter.ErrReservationEnded) || !testworld.Near(testworld.Level(t, l, p, "c"), 0) {
 				t.Errorf("settled after the cancel: %v", err)
 			}
-			// Expired before its owner settles: a denied request of any caller gives it
-			// back. The owner's settle is still recorded, and reports that it was late.
-			h = testworld.Reserve(t, l, p.Request("e", 8), 10*time.Second)
-			at(9 * time.Second)
-			if r := testworld.Must(t)(other.AllowN(ctx, p, "e", 5)); r.Allowed {
-				t.Errorf("before the hold expired: %+v", r)
-			}
-			at(10 * time.Second)
-			if r := testworld.Must(t)(other.AllowN(ctx, p, "e", 5)); !r.Allowed || !testworld.Near(r.Level, 5) {
-				t.Errorf("once the hold has expired: %+v", r)
-			}
-			if r := testworld.Must(t)(l.Settle(ctx, h.ID, 7)); !r.Expired || !testworld.Near(r.Level, 12) {
-				t.Errorf("settled after expiry: %+v", r)
-			}
-			// Late, but no request came in between: it still counts, and only the rest
-			// comes back.
-			h = testworld.Reserve(t, l, p.Request("l", 8), time.Second)
-			at(20 * time.Second)
-			if r := testworld.Must(t)(l.Settle(ctx, h.ID, 3)); !r.Expired || !testworld.Near(r.Level, 3) {
-				t.Errorf("settled late: %+v", r)
-			}
-			// After a reset nothing of it is counted, so nothing comes back.
-			h = testworld.Reserve(t, l, p.Request("r", 8), time.Minute)
-			if err := l.Reset(ctx, p, "r"); err != nil {
-				t.Fatal(err)
-			}
-			testworld.Must(t)(l.AllowN(ctx, p, "r", 5))
-			if err := l.Cancel(ctx, h.ID); err != nil || !testworld.Near(testworld.Level(t, l, p, "r"), 5) {
-				t.Errorf("cancelled after a reset: %v, level %v", err, testworld.Level(t, l, p, "r"))
-			}
+			settleLate(t, l, other, p, at)
 		})
+	}
+}
+
+// settleLate: what ends a reservation after it has expired, or after a reset, counts once.
+func settleLate(t *testing.T, l, other *limiter.Limiter, p limiter.Policy, at func(time.Duration)) {
+	t.Helper()
+	ctx := context.Background()
+	// Expired before its owner settles: a denied request of any caller gives it
+	// back. The owner's settle is still recorded, and reports that it was late.
+	h := testworld.Reserve(t, l, p.Request("e", 8), 10*time.Second)
+	at(9 * time.Second)
+	if r := testworld.Must(t)(other.AllowN(ctx, p, "e", 5)); r.Allowed {
+		t.Errorf("before the hold expired: %+v", r)
+	}
+	at(10 * time.Second)
+	if r := testworld.Must(t)(other.AllowN(ctx, p, "e", 5)); !r.Allowed || !testworld.Near(r.Level, 5) {
+		t.Errorf("once the hold has expired: %+v", r)
+	}
+	if r := testworld.Must(t)(l.Settle(ctx, h.ID, 7)); !r.Expired || !testworld.Near(r.Level, 12) {
+		t.Errorf("settled after expiry: %+v", r)
+	}
+	// Late, but no request came in between: it still counts, and only the rest
+	// comes back.
+	h = testworld.Reserve(t, l, p.Request("l", 8), time.Second)
+	at(20 * time.Second)
+	if r := testworld.Must(t)(l.Settle(ctx, h.ID, 3)); !r.Expired || !testworld.Near(r.Level, 3) {
+		t.Errorf("settled late: %+v", r)
+	}
+	// After a reset nothing of it is counted, so nothing comes back.
+	h = testworld.Reserve(t, l, p.Request("r", 8), time.Minute)
+	must.Succeed(t, l.Reset(ctx, p, "r"))
+	testworld.Must(t)(l.AllowN(ctx, p, "r", 5))
+	if err := l.Cancel(ctx, h.ID); err != nil || !testworld.Near(testworld.Level(t, l, p, "r"), 5) {
+		t.Errorf("cancelled after a reset: %v, level %v", err, testworld.Level(t, l, p, "r"))
 	}
 }

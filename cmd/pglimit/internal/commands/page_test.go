@@ -27,13 +27,10 @@ import (
 // that the page shows for a policy as that policy.
 func TestPlaygroundCommands(t *testing.T) {
 	t.Parallel()
-	server, err := playground.New(playground.Config{
+	server := must.OK(playground.New(playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.NewMemory(config), nil },
 		Command: []string{"pglimit", "allow", "--data-dir", "it's mine"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	defer server.Close(t.Context())
 	for _, c := range []struct {
 		policy, key string
@@ -48,18 +45,7 @@ func TestPlaygroundCommands(t *testing.T) {
 		{`{"algorithm":"sliding_window_counter","limit":2.5,"period":"1m"}`, "π", 1},
 		{`{"algorithm":"sliding_window_log","limit":3,"period":"2m0.000001s"}`, "*", 1},
 	} {
-		body := must.OK(json.Marshal(map[string]any{"key": c.key, "policies": []json.RawMessage{json.RawMessage(c.policy)}, "costs": []float64{c.cost}}))(t)
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/describe", strings.NewReader(string(body)))
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		server.ServeHTTP(w, r)
-		var got struct {
-			Policies []struct{ Command, Error string }
-		}
-		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Policies) != 1 {
-			t.Fatalf("%v: %s", err, w.Body)
-		}
-		line := got.Policies[0].Command
+		line := described(t, server, c.policy, c.key, c.cost)
 		out, err := exec.CommandContext(t.Context(), "sh", "-c", `pglimit() { printf '%s\0' "$@"; cat; }; `+line).Output()
 		if err != nil {
 			t.Fatalf("%s: %v", line, err)
@@ -99,6 +85,23 @@ func TestPlaygroundCommands(t *testing.T) {
 			t.Errorf("%s: keys %q, want %q", line, keys, c.key)
 		}
 	}
+}
+
+// described returns the command line that the page shows for a policy.
+func described(t *testing.T, server http.Handler, policy, key string, cost float64) string {
+	t.Helper()
+	body := must.OK(json.Marshal(map[string]any{"key": key, "policies": []json.RawMessage{json.RawMessage(policy)}, "costs": []float64{cost}}))(t)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/describe", strings.NewReader(string(body)))
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	server.ServeHTTP(w, r)
+	var got struct {
+		Policies []struct{ Command, Error string }
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Policies) != 1 {
+		t.Fatalf("%v: %s", err, w.Body)
+	}
+	return got.Policies[0].Command
 }
 
 // TestAddress: an unusable address is reported before a database is opened. A database that

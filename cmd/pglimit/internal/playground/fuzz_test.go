@@ -10,15 +10,13 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // fuzzed returns a Server that counts in memory until f ends.
 func fuzzed(f *testing.F) *Server {
 	f.Helper()
-	s, err := New(Config{Limiter: replay.InMemory, Version: "v", Database: "memory", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		f.Fatal(err)
-	}
+	s := must.OK(New(Config{Limiter: replay.InMemory, Version: "v", Database: "memory", Logger: slog.New(slog.DiscardHandler)}))(f)
 	f.Cleanup(func() { s.hub.Close(); _ = s.Close(context.Background()) }) // a fuzzing process may be killed before
 	return s
 }

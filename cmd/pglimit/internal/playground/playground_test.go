@@ -133,31 +133,13 @@ func TestServe(t *testing.T) {
 	defer unused.Close()
 	on := webpagetest.Page{URL: at}
 	w := on.Watch(t, "k")
-	waits := make(chan error, 1)
-	go func() {
-		for range 2 {
-			answer, err := http.Get(at + "/limited/leaky_bucket_queue?limit=1&period=59s&burst=2&key=k")
-			if err != nil {
-				waits <- err
-				return
-			}
-			_ = answer.Body.Close()
-		}
-		waits <- nil
-	}()
+	waits := queueTwo(at)
 	for range 2 {
 		var d decisionEvent
 		w.Until(t, "decision", &d)
 	}
 	upload, more := io.Pipe()
-	sent := make(chan error, 1)
-	go func() {
-		answer, err := http.Post(at+replayPath(fourAMinute), "", upload)
-		if err == nil {
-			_ = answer.Body.Close()
-		}
-		sent <- err
-	}()
+	sent := send(at, upload)
 	<-reads
 	stop()
 	if err := <-ended; err != nil {
@@ -179,6 +161,36 @@ func TestServe(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("logged: %s", &log)
 	}
+}
+
+// send sends an upload, and returns what comes of it.
+func send(at string, upload io.Reader) <-chan error {
+	sent := make(chan error, 1)
+	go func() {
+		answer, err := http.Post(at+replayPath(fourAMinute), "", upload)
+		if err == nil {
+			_ = answer.Body.Close()
+		}
+		sent <- err
+	}()
+	return sent
+}
+
+// queueTwo sends two requests, of which the second waits, and returns what comes of them.
+func queueTwo(at string) <-chan error {
+	waits := make(chan error, 1)
+	go func() {
+		for range 2 {
+			answer, err := http.Get(at + "/limited/leaky_bucket_queue?limit=1&period=59s&burst=2&key=k")
+			if err != nil {
+				waits <- err
+				return
+			}
+			_ = answer.Body.Close()
+		}
+		waits <- nil
+	}()
+	return waits
 }
 
 // TestServeListenerBreaks: Serve returns the error of a listener.

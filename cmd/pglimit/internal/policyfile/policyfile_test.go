@@ -246,21 +246,7 @@ func FuzzFormats(f *testing.F) {
 			}
 			return
 		}
-		seen := map[[2]string]bool{}
-		for _, p := range file.Policies {
-			if id := [2]string{p.Name}; seen[id] || utf8.RuneCountInString(p.Note) > 1000 || p.Validate() != nil {
-				t.Errorf("%q: the policy %+v was read", text, p)
-			} else {
-				seen[id] = true
-			}
-		}
-		for _, o := range file.Overrides {
-			id := [2]string{o.Policy, o.Key}
-			if err := Check(o); err != nil || o.Policy == "" || o.Key == "" || seen[id] || utf8.RuneCountInString(o.Note) > 1000 {
-				t.Errorf("%q: the override %+v was read: %v", text, o, err)
-			}
-			seen[id] = true
-		}
+		checkRead(t, text, file)
 		written, err := json.Marshal(file.Portable())
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
@@ -279,6 +265,26 @@ func FuzzFormats(f *testing.F) {
 			}
 		}
 	})
+}
+
+// checkRead: what was read is valid, and nothing is in it twice.
+func checkRead(t *testing.T, text string, file File) {
+	t.Helper()
+	seen := map[[2]string]bool{}
+	for _, p := range file.Policies {
+		if id := [2]string{p.Name}; seen[id] || utf8.RuneCountInString(p.Note) > 1000 || p.Validate() != nil {
+			t.Errorf("%q: the policy %+v was read", text, p)
+		} else {
+			seen[id] = true
+		}
+	}
+	for _, o := range file.Overrides {
+		id := [2]string{o.Policy, o.Key}
+		if err := Check(o); err != nil || o.Policy == "" || o.Key == "" || seen[id] || utf8.RuneCountInString(o.Note) > 1000 {
+			t.Errorf("%q: the override %+v was read: %v", text, o, err)
+		}
+		seen[id] = true
+	}
 }
 
 // TestReadMerges: a policy gets the fields that it merges. Those that it has itself win.

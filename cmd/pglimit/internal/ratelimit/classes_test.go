@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 const classes = `
@@ -100,20 +102,11 @@ func TestClasses(t *testing.T) {
 func TestClassesOfClients(t *testing.T) {
 	t.Parallel()
 	s := server(t, classes, Options{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := s.grpcServer(Env{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
+	g := must.OK(s.grpcServer(Env{}))(t)
 	go func() { _ = g.Serve(l) }()
 	defer g.Stop()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.OK(grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer conn.Close()
 	for name, passes := range map[string]func(*pb.RateLimitRequest) (bool, error){
 		"gRPC": func(in *pb.RateLimitRequest) (bool, error) {
@@ -153,9 +146,7 @@ func TestClassesOfClients(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := s.WriteMetrics(&out); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.WriteMetrics(&out))
 	for _, want := range []string{`total_hits{domain="d",key1="tenant_gRPC"} 13`, `within_limit{domain="d",key1="tenant_gRPC"} 10`, `over_limit{domain="d",key1="tenant_gRPC"} 3`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %s in\n%s", want, &out)
@@ -178,9 +169,7 @@ func TestClassesOfQuotas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.limiter.AllowUpTo(t.Context(), m.policy, m.key, 75); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(s.limiter.AllowUpTo(t.Context(), m.policy, m.key, 75))(t)
 	tokens("4 for 10 s", "priority", "batch", "tenant", "a") // half of what it asks for
 	tokens("1 for 10 s", "priority", "batch", "tenant", "a")
 	tokens("DENY_ALL for 10 s", "priority", "batch", "tenant", "a")

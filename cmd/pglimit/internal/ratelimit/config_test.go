@@ -8,19 +8,15 @@ import (
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // mustConfig returns the configuration of a file.
 func mustConfig(t testing.TB, text string) *Config {
 	t.Helper()
-	d, err := Parse("test.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := NewConfig(false, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.OK(Parse("test.yaml", []byte(text)))(t)
+	c := must.OK(NewConfig(false, d))(t)
 	return c
 }
 
@@ -145,10 +141,7 @@ descriptors:
 func TestDomains(t *testing.T) {
 	t.Parallel()
 	parse := func(name, text string) *Domain {
-		d, err := Parse(name, []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.OK(Parse(name, []byte(text)))(t)
 		return d
 	}
 	a := parse("a.yaml", "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day}}]")
@@ -156,10 +149,7 @@ func TestDomains(t *testing.T) {
 	if _, err := NewConfig(false, a, b); err == nil || err.Error() != `b.yaml: domain: "d" is that of a.yaml, too` {
 		t.Errorf("two files of one domain: error %v", err)
 	}
-	c, err := NewConfig(true, a, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.OK(NewConfig(true, a, b))(t)
 	for _, key := range []string{"a", "b"} {
 		if m, known, _ := c.match("d", descriptorOf(key, "")); !known || m.limit == nil {
 			t.Errorf("merged domains have no limit for %s", key)

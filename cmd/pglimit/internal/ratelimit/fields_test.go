@@ -10,6 +10,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // fields are those of the linked messages that are read or answered. docs/serve.md names those with
@@ -41,10 +43,7 @@ ratelimit.config.ratelimit.v3.RateLimitReplace: name`
 // may bring one that a request relies on.
 func TestEachFieldIsDecided(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../../docs/serve.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.OK(os.ReadFile("../../../../docs/serve.md"))(t)
 	var met []string
 	var walk func(m protoreflect.MessageDescriptor)
 	walk = func(m protoreflect.MessageDescriptor) {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/strictyaml"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/prompglimit"
 )
@@ -52,13 +53,9 @@ descriptors:
 		for _, d := range []*rlcommon.RateLimitDescriptor{
 			descriptorOf("detailed", name), descriptorOf("value", name), descriptorOf("any"+name, ""), own(name, ""), own("own", name),
 		} {
-			if _, err := s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{d}}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{d}}))(t)
 		}
-		if _, err := s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: name, Descriptors: []*rlcommon.RateLimitDescriptor{{}}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: name, Descriptors: []*rlcommon.RateLimitDescriptor{{}}}))(t)
 		_, reported := s.reportHits(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{descriptorOf("value", "report"+name)}})
 		if _, err := q.answer(t.Context(), usage(0, 0, 1, "detailed", "quota"+name)); err != nil || reported != nil {
 			t.Fatal(err, reported)
@@ -123,9 +120,7 @@ func TestQuotasAreBounded(t *testing.T) {
 	for range 3 {
 		q := &stream{Server: s, buckets: map[string]*bucket{}}
 		for n := range room / 2 {
-			if _, err := q.answer(t.Context(), usage(0, 0, 1, "user", fmt.Sprint(n, strings.Repeat("x", 3000)))); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(q.answer(t.Context(), usage(0, 0, 1, "user", fmt.Sprint(n, strings.Repeat("x", 3000)))))(t)
 		}
 		for name, b := range q.buckets {
 			bytes += len(name) + len(b.key) + len(b.metric) + int(unsafe.Sizeof(*b))

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestKuadrant: CheckRateLimit counts nothing, Report counts up to the limit, and clients
@@ -29,10 +31,7 @@ func TestKuadrant(t *testing.T) {
 	}
 	go func() { _ = g.Serve(l) }()
 	defer g.Stop()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.OK(grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer conn.Close()
 	call := func(method string, hits uint32, users ...string) (*pb.RateLimitResponse, error) {
 		request := &pb.RateLimitRequest{Domain: "d", HitsAddend: hits}
@@ -77,16 +76,19 @@ func TestKuadrant(t *testing.T) {
 			t.Errorf("%s without descriptors: %v", method, err)
 		}
 	}
-	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.OK(reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context()))(t)
 	if err = stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: kuadrant.ServiceName}}); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := stream.Recv(); err != nil || len(r.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
 		t.Errorf("reflection: %v, error %v", r, err)
 	}
+	fewProbes(t, conn)
+}
+
+// fewProbes: of many streams of health only some are open, and a long header is refused.
+func fewProbes(t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
 	open := 0
 	for range 100 {
 		w, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
@@ -98,7 +100,7 @@ func TestKuadrant(t *testing.T) {
 		}
 	}
 	long := metadata.AppendToOutgoingContext(t.Context(), "long", strings.Repeat("x", 1<<20))
-	if _, err = healthpb.NewHealthClient(conn).Check(long, &healthpb.HealthCheckRequest{}); open == 0 || open > MaxProbes || err == nil {
+	if _, err := healthpb.NewHealthClient(conn).Check(long, &healthpb.HealthCheckRequest{}); open == 0 || open > MaxProbes || err == nil {
 		t.Errorf("%d of 100 streams are open, want %d; a header of 1 MB: error %v", open, MaxProbes, err)
 	}
 }

@@ -10,10 +10,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestMatch checks which limit, key and metric a descriptor has.
-func TestMatch(t *testing.T) {
-	t.Parallel()
-	c := mustConfig(t, `
+// matched is the configuration of TestMatch.
+const matched = `
 domain: d
 descriptors:
 - key: user
@@ -51,7 +49,12 @@ descriptors:
   descriptors:
   - key: c_d
     rate_limit: {unit: minute, requests_per_unit: 9}
-`)
+`
+
+// TestMatch checks which limit, key and metric a descriptor has.
+func TestMatch(t *testing.T) {
+	t.Parallel()
+	c := mustConfig(t, matched)
 	seen := map[string][]string{} // by limit and key
 	for _, c2 := range []struct {
 		pairs       []string

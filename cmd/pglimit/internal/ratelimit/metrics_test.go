@@ -11,6 +11,8 @@ import (
 
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestCountersNeverFall: whatever clients send, no counter of the metrics falls, or rises by more
@@ -29,16 +31,9 @@ func TestCountersNeverFall(t *testing.T) {
 		n := uint64(1)<<random.IntN(65) - uint64(random.IntN(2))
 		text := []string{"user=a", "bucket=", "counted=", "shadow=", "user=a@16777219", "q1="}[random.IntN(6)] + fmt.Sprintf("+%s%d", []string{"", "-"}[random.IntN(2)], n)
 		ask(t, s, text)
-		if _, err := s.reportHits(t.Context(), requestOf(t, text)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := q.answer(t.Context(), usage(time.Second, n, math.MaxUint64-n/2, "user", "b")); err != nil {
-			t.Fatal(err)
-		}
-		families, err := s.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(s.reportHits(t.Context(), requestOf(t, text)))(t)
+		must.OK(q.answer(t.Context(), usage(time.Second, n, math.MaxUint64-n/2, "user", "b")))(t)
+		families := must.OK(s.Gather())(t)
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				id, v := fmt.Sprint(f.GetName(), m.GetLabel()), m.GetCounter().GetValue()
@@ -78,9 +73,7 @@ descriptors:
 	_, _ = s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "other", Descriptors: []*rlcommon.RateLimitDescriptor{{}}})
 	_, _ = s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{})
 	var out strings.Builder
-	if err := s.WriteMetrics(&out); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.WriteMetrics(&out))
 	for _, want := range []string{
 		`rate_limit_total_hits{domain="d",key1="user_10_0_0_1"} 14`,
 		`rate_limit_within_limit{domain="d",key1="user_10_0_0_1"} 9`,

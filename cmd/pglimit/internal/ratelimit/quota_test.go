@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -96,10 +97,7 @@ func TestQuotaActions(t *testing.T) {
 			l := limiter.NewMemory(nil)
 			config := mustConfig(t, quotas)
 			q := &stream{Server: NewServer(l, config, Options{Logger: slog.New(slog.DiscardHandler)}), buckets: map[string]*bucket{}}
-			user, err := config.quota("d", map[string]string{"user": "a"}, []string{"user"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			user := must.OK(config.quota("d", map[string]string{"user": "a"}, []string{"user"}))(t)
 			for i, s := range c.steps {
 				time.Sleep(s.wait)
 				r, err := q.answer(t.Context(), usage(s.wait+s.skew, s.allowed, s.denied, c.id...))

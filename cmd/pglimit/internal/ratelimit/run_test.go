@@ -26,6 +26,7 @@ import (
 
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -87,25 +88,13 @@ func (a addresses) Handle(_ context.Context, r slog.Record) error {
 // identityFiles writes a certificate for localhost, which also signs itself, with its key.
 func identityFiles(t *testing.T, dir, name string) (pair tls.Certificate) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.OK(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.OK(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	raw := must.OK(x509.MarshalPKCS8PrivateKey(key))(t)
 	crt, private := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 	put(t, dir, map[string]string{name + ".crt": string(crt), name + ".key": string(private)})
-	pair, err = tls.X509KeyPair(crt, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair = must.OK(tls.X509KeyPair(crt, private))(t)
 	return pair
 }
 
@@ -117,19 +106,13 @@ func TestRun(t *testing.T) {
 	put(t, dir, map[string]string{"rl/config/a.yaml": twoLimits})
 	pair, envoy, stranger := identityFiles(t, dir, "localhost"), identityFiles(t, dir, "envoy"), identityFiles(t, dir, "stranger")
 	file := func(name string) string { return filepath.Join(dir, name) }
-	e, err := ReadEnv(env("HOST", "127.0.0.1", "PORT", "0", "DEBUG_HOST", "127.0.0.1", "DEBUG_PORT", "0", "GRPC_HOST", "localhost", "GRPC_PORT", "0",
+	e := must.OK(ReadEnv(env("HOST", "127.0.0.1", "PORT", "0", "DEBUG_HOST", "127.0.0.1", "DEBUG_PORT", "0", "GRPC_HOST", "localhost", "GRPC_PORT", "0",
 		"USE_PROMETHEUS", "true", "PROMETHEUS_ADDR", "127.0.0.1:0", "RUNTIME_ROOT", dir, "RUNTIME_SUBDIRECTORY", "rl", "LIMIT_RESPONSE_HEADERS_ENABLED", "true",
 		"GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_TLS_CERT", file("localhost.crt"), "GRPC_SERVER_TLS_KEY", file("localhost.key"),
-		"GRPC_CLIENT_TLS_CACERT", file("clients.crt"), "GRPC_CLIENT_TLS_SAN", "envoy"))
-	if err != nil {
-		t.Fatal(err)
-	}
+		"GRPC_CLIENT_TLS_CACERT", file("clients.crt"), "GRPC_CLIENT_TLS_SAN", "envoy")))(t)
 	var both strings.Builder
 	for _, name := range []string{"envoy.crt", "stranger.crt"} {
-		data, err := os.ReadFile(file(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.OK(os.ReadFile(file(name)))(t)
 		both.Write(data)
 	}
 	put(t, dir, map[string]string{"clients.crt": both.String()})
@@ -149,17 +132,11 @@ func TestRun(t *testing.T) {
 		}
 	}
 	roots := x509.NewCertPool()
-	leaf, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaf := must.OK(x509.ParseCertificate(pair.Certificate[0]))(t)
 	roots.AddCert(leaf)
 	_, port, _ := strings.Cut(at[0], ":")
 	dial := func(certificates ...tls.Certificate) *grpc.ClientConn {
-		conn, err := grpc.NewClient("localhost:"+port, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, Certificates: certificates})))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.OK(grpc.NewClient("localhost:"+port, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, Certificates: certificates}))))(t)
 		return conn
 	}
 	request := &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{descriptorOf("user", "a")}}
@@ -184,25 +161,28 @@ func TestRun(t *testing.T) {
 		t.Errorf("after a bad key: %v", err)
 	}
 	_ = conn.Close()
+	served(t, at)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// served: the program answers on each of its addresses over HTTP.
+func served(t *testing.T, at [4]string) {
+	t.Helper()
 	for _, c := range []struct{ url, body, want string }{
 		{at[1] + "/healthcheck", "", "OK"},
 		{at[1] + "/json", `{"domain": "d", "hitsAddend": 3, "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}`, "OVER_LIMIT"},
 		{at[2] + "/rlconfig", "", "d.user: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: false\n"},
 		{at[3] + "/metrics", "", `ratelimit_service_rate_limit_over_limit{domain="d",key1="user"} 2`},
 	} {
-		response, err := http.Post("http://"+c.url, "application/json", strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.OK(http.Post("http://"+c.url, "application/json", strings.NewReader(c.body)))(t)
 		body, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()
 		if err != nil || !strings.Contains(string(body), c.want) {
 			t.Errorf("%s: %s, error %v; want %s", c.url, body, err, c.want)
 		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -46,9 +47,7 @@ func requestOf(t testing.TB, descriptors ...string) *pb.RateLimitRequest {
 	request := &pb.RateLimitRequest{Domain: "d"}
 	for _, text := range descriptors {
 		if n, isHits := strings.CutSuffix(text, ":"); isHits {
-			if _, err := fmt.Sscan(n, &request.HitsAddend); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(fmt.Sscan(n, &request.HitsAddend))(t)
 			continue
 		}
 		text, hits, has := strings.Cut(text, "+")
@@ -60,15 +59,11 @@ func requestOf(t testing.TB, descriptors ...string) *pb.RateLimitRequest {
 		}
 		if own {
 			d.Limit = &rlcommon.RateLimitDescriptor_RateLimitOverride{Unit: typev3.RateLimitUnit_MINUTE}
-			if _, err := fmt.Sscan(limit, &d.Limit.RequestsPerUnit); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(fmt.Sscan(limit, &d.Limit.RequestsPerUnit))(t)
 		}
 		if hits, d.IsNegativeHits = strings.CutPrefix(hits, "-"); has && hits != "" {
 			var n uint64
-			if _, err := fmt.Sscan(hits, &n); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(fmt.Sscan(hits, &n))(t)
 			d.HitsAddend = wrapperspb.UInt64(n)
 		}
 		request.Descriptors = append(request.Descriptors, d)

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // control is a server of discovery whose test reads requests and writes responses.
@@ -50,10 +52,7 @@ func (c *control) StreamAggregatedResources(stream discovery.AggregatedDiscovery
 func response(t *testing.T, version string, resources ...*rlsconf.RateLimitConfig) *discovery.DiscoveryResponse {
 	r := &discovery.DiscoveryResponse{VersionInfo: version, Nonce: "nonce " + version, TypeUrl: configType}
 	for _, c := range resources {
-		packed, err := anypb.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		packed := must.OK(anypb.New(c))(t)
 		r.Resources = append(r.Resources, packed)
 	}
 	return r
@@ -62,19 +61,13 @@ func response(t *testing.T, version string, resources ...*rlsconf.RateLimitConfi
 // TestFollowXDS checks what is used, what is refused, and that a stream that ends is opened again.
 func TestFollowXDS(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
 	c := &control{requests: make(chan *discovery.DiscoveryRequest), responses: make(chan *discovery.DiscoveryResponse), header: make(chan string, 10)}
 	g := grpc.NewServer()
 	discovery.RegisterAggregatedDiscoveryServiceServer(g, c)
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listener) })
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.OK(grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	s := server(t, oneLimit("first"), Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	running.Go(func() {
@@ -83,10 +76,7 @@ func TestFollowXDS(t *testing.T) {
 	good := func(domain string) *rlsconf.RateLimitConfig {
 		return &rlsconf.RateLimitConfig{Name: domain, Domain: domain, Descriptors: []*rlsconf.RateLimitDescriptor{{Key: "k", RateLimit: &rlsconf.RateLimitPolicy{Unit: rlsconf.RateLimitUnit_DAY}}}}
 	}
-	other, err := anypb.New(&core.Node{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.OK(anypb.New(&core.Node{}))(t)
 	for i, step := range []struct {
 		send            *discovery.DiscoveryResponse
 		version, nonce  string // of the request before

@@ -95,32 +95,46 @@ func TestWhy(t *testing.T) {
 		{time.Time{}, inspect.Filter{Policy: "none"}, nil},
 	} {
 		why, err := inspect.New(pool).Why(ctx, live, "k", inspect.WhyQuery{Key: "k", Filter: c.filter, At: c.at})
-		var got []string
-		for _, p := range why.Policies {
-			text := fmt.Sprintf("%s %s: ", p.Policy, p.Now.Status)
-			if p.InForce == nil {
-				text += "unknown"
-			} else {
-				text += fmt.Sprint(p.InForce.Limit, " ", p.Origin)
-			}
-			if (p.Origin == inspect.OriginDefault) != (p.Program != "") || (p.Origin == inspect.OriginDatabase) != (p.ChangedBy != "") {
-				t.Errorf("of a program, or changed by: %+v", p)
-			}
-			if o := p.Override; o != nil {
-				text += fmt.Sprint(", override ", *o.Limit, " ", o.Note)
-			}
-			if d := p.Denied; d != nil {
-				text += fmt.Sprintf(", denied %d %d %d %d of %v, shadowed %d, room %v", d.ByLimit, d.Blocked, d.AboveBurst, d.Overloaded, d.Units, d.Shadowed, d.RetryAt != nil)
-				if d.Denials != d.ByLimit+d.Blocked+d.AboveBurst+d.Overloaded || d.FirstDeniedAt.After(d.LastDeniedAt) || d.LastDeniedAt.Sub(d.FirstDeniedAt) > 2*time.Minute {
-					t.Errorf("%+v", d)
-				}
-			}
-			got = append(got, text)
-		}
+		got := rendered(t, why)
 		if err != nil || !slices.Equal(got, c.want) || why.Key != "k" || why.At.Sub(why.Since) < time.Hour || !c.at.IsZero() && !why.At.Equal(c.at) {
 			t.Errorf("at %v of %+v: from %v to %v, %v\n%q, want\n%q", c.at, c.filter, why.Since, why.At, err, got, c.want)
 		}
 	}
+	refusesWhy(t, pool, live)
+}
+
+// rendered has each policy of an answer as a line.
+func rendered(t *testing.T, why inspect.Why) []string {
+	t.Helper()
+	var got []string
+	for _, p := range why.Policies {
+		text := fmt.Sprintf("%s %s: ", p.Policy, p.Now.Status)
+		if p.InForce == nil {
+			text += "unknown"
+		} else {
+			text += fmt.Sprint(p.InForce.Limit, " ", p.Origin)
+		}
+		if (p.Origin == inspect.OriginDefault) != (p.Program != "") || (p.Origin == inspect.OriginDatabase) != (p.ChangedBy != "") {
+			t.Errorf("of a program, or changed by: %+v", p)
+		}
+		if o := p.Override; o != nil {
+			text += fmt.Sprint(", override ", *o.Limit, " ", o.Note)
+		}
+		if d := p.Denied; d != nil {
+			text += fmt.Sprintf(", denied %d %d %d %d of %v, shadowed %d, room %v", d.ByLimit, d.Blocked, d.AboveBurst, d.Overloaded, d.Units, d.Shadowed, d.RetryAt != nil)
+			if d.Denials != d.ByLimit+d.Blocked+d.AboveBurst+d.Overloaded || d.FirstDeniedAt.After(d.LastDeniedAt) || d.LastDeniedAt.Sub(d.FirstDeniedAt) > 2*time.Minute {
+				t.Errorf("%+v", d)
+			}
+		}
+		got = append(got, text)
+	}
+	return got
+}
+
+// refusesWhy: a query that is not valid, or whose context has ended, gets an error.
+func refusesWhy(t *testing.T, pool *pgxpool.Pool, live *policies.Policies) {
+	t.Helper()
+	ctx := t.Context()
 	for _, q := range []inspect.WhyQuery{{}, {Key: "k", Within: -1}, {Key: "k", Within: 91 * 24 * time.Hour}, {Key: "k", At: time.Now().Add(time.Hour)}, {Key: "k", Filter: inspect.Filter{Algorithm: "x"}}} {
 		if _, err := inspect.New(pool).Why(ctx, live, cmp.Or(q.Key, "k"), q); !errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%+v: %v", q, err)

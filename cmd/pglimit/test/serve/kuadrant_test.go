@@ -92,31 +92,9 @@ descriptors:
 `)
 	g := gateway{t, must.OK(grpc.NewClient(at[0], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)}
 
-	code, id := g.reserve(60, time.Hour, "user=a")
-	g.want("a reservation", code, "OK")
-	code, none := g.reserve(60, time.Hour, "user=a")
-	g.want("one that does not fit", code+none, "OVER_LIMIT")
-	g.left("reserving 60", "OK 40", "user=a")
-	g.left("a check", "OK 40", "user=a")
-	g.want("a commit of less", g.commit(id, 20, "user=a"), "true")
-	g.left("committing 20 of 60", "OK 80", "user=a")
-	g.want("the same commit", g.commit(id, 20, "user=a"), "true")
-	g.want("another commit", g.commit(id, 21, "user=a"), codes.FailedPrecondition.String())
-	g.left("further commits", "OK 80", "user=a")
-	code, id = g.reserve(50, time.Hour, "user=a")
-	g.want("a reservation", code, "OK")
-	g.want("a commit of more", g.commit(id, 75, "user=a"), "true")
-	g.left("committing 75 of 50", "OK 5", "user=a")
+	g.reserveAndCommit()
 
-	code, id = g.reserve(100, time.Hour, "user=b", "model=m")
-	g.want("a reservation under two limits", code, "OK")
-	code, none = g.reserve(60, time.Hour, "user=c", "model=m")
-	g.want("one that does not fit for the model", code+none, "OVER_LIMIT")
-	code, none = g.reserve(30, time.Hour, "user=b", "model=m")
-	g.want("one that does not fit for the user", code+none, "OVER_LIMIT")
-	g.left("reserving under two limits", "OVER_LIMIT 0 100 50", "user=b", "user=c", "model=m")
-	g.want("a commit under two limits", g.commit(id, 10, "user=b", "model=m"), "true")
-	g.left("committing under two limits", "OK 90 140", "user=b", "model=m")
+	g.underTwoLimits()
 
 	var reported pb.RateLimitResponse
 	must.Succeed(t, g.call("Report", &pb.RateLimitRequest{Domain: "llm/chat", Descriptors: descriptors("user=r"), HitsAddend: 150}, &reported))
@@ -125,16 +103,9 @@ descriptors:
 	g.want("a commit without a reservation", g.commit("", 30, "user=s"), "false")
 	g.left("that", "OK 70", "user=s")
 
-	code, id = g.reserve(5000, time.Hour, "user=g")
-	g.want("an estimate above the limit", code, "OK")
-	code, none = g.reserve(5000, time.Hour, "user=g")
-	g.want("another", code+none, "OVER_LIMIT")
-	g.want("its commit", g.commit(id, 40, "user=g"), "true")
-	code, none = g.reserve(5000, time.Hour, "user=g")
-	g.want("one more", code+none, "OVER_LIMIT")
-	g.left("committing 40 of the whole limit", "OK 60", "user=g")
+	g.estimate()
 
-	code, id = g.reserve(100, time.Second, "user=e")
+	code, id := g.reserve(100, time.Second, "user=e")
 	g.want("a short reservation", code, "OK")
 	var next string
 	testworld.Eventually(t, "the reservation expires", func(context.Context) (bool, error) {
@@ -149,7 +120,7 @@ descriptors:
 	wire.Cut()
 	code, _ = g.reserve(5, time.Hour, "user=o")
 	g.want("a reservation without a database", code, codes.Unavailable.String())
-	code, none = g.reserve(5, time.Hour, "open=o")
+	code, none := g.reserve(5, time.Hour, "open=o")
 	g.want("one under a limit that fails open", code+none, "OK")
 	code, none = g.reserve(5, time.Hour, "open=o", "user=o")
 	g.want("one under both", code+none, codes.Unavailable.String())
@@ -168,4 +139,49 @@ descriptors:
 	if err := cmd.Wait(); err != nil || strings.Contains(log, "panic") {
 		t.Errorf("the program ended with %v:\n%s", err, log)
 	}
+}
+
+// estimate: an estimate above the limit holds all of it until its commit.
+func (g gateway) estimate() {
+	code, id := g.reserve(5000, time.Hour, "user=g")
+	g.want("an estimate above the limit", code, "OK")
+	code, none := g.reserve(5000, time.Hour, "user=g")
+	g.want("another", code+none, "OVER_LIMIT")
+	g.want("its commit", g.commit(id, 40, "user=g"), "true")
+	code, none = g.reserve(5000, time.Hour, "user=g")
+	g.want("one more", code+none, "OVER_LIMIT")
+	g.left("committing 40 of the whole limit", "OK 60", "user=g")
+}
+
+// reserveAndCommit: a commit counts once, and gives back or takes what differs from its
+// reservation.
+func (g gateway) reserveAndCommit() {
+	code, id := g.reserve(60, time.Hour, "user=a")
+	g.want("a reservation", code, "OK")
+	code, none := g.reserve(60, time.Hour, "user=a")
+	g.want("one that does not fit", code+none, "OVER_LIMIT")
+	g.left("reserving 60", "OK 40", "user=a")
+	g.left("a check", "OK 40", "user=a")
+	g.want("a commit of less", g.commit(id, 20, "user=a"), "true")
+	g.left("committing 20 of 60", "OK 80", "user=a")
+	g.want("the same commit", g.commit(id, 20, "user=a"), "true")
+	g.want("another commit", g.commit(id, 21, "user=a"), codes.FailedPrecondition.String())
+	g.left("further commits", "OK 80", "user=a")
+	code, id = g.reserve(50, time.Hour, "user=a")
+	g.want("a reservation", code, "OK")
+	g.want("a commit of more", g.commit(id, 75, "user=a"), "true")
+	g.left("committing 75 of 50", "OK 5", "user=a")
+}
+
+// underTwoLimits: a reservation under two limits has units of both, or of none.
+func (g gateway) underTwoLimits() {
+	code, id := g.reserve(100, time.Hour, "user=b", "model=m")
+	g.want("a reservation under two limits", code, "OK")
+	code, none := g.reserve(60, time.Hour, "user=c", "model=m")
+	g.want("one that does not fit for the model", code+none, "OVER_LIMIT")
+	code, none = g.reserve(30, time.Hour, "user=b", "model=m")
+	g.want("one that does not fit for the user", code+none, "OVER_LIMIT")
+	g.left("reserving under two limits", "OVER_LIMIT 0 100 50", "user=b", "user=c", "model=m")
+	g.want("a commit under two limits", g.commit(id, 10, "user=b", "model=m"), "true")
+	g.left("committing under two limits", "OK 90 140", "user=b", "model=m")
 }
