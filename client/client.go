@@ -93,8 +93,8 @@ var codes = map[string]error{
 	"unauthorized": limiter.ErrMisconfigured, "scope": limiter.ErrMisconfigured, "no_route": limiter.ErrMisconfigured, "host": limiter.ErrMisconfigured,
 }
 
-// maxAnswer is the largest answer in bytes: 1,000 results.
-const maxAnswer = 2 << 20
+// maxAnswer is the largest answer in bytes: 1,000 results and IDs.
+const maxAnswer = 4 << 20
 
 // send sends a request, a POST of body unless that is nil, and reads the answer into answer
 // unless that is nil.

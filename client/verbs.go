@@ -54,25 +54,39 @@ func (l *Limiter) AllowUpTo(ctx context.Context, p limiter.Policy, key string, c
 
 // AllowAll makes several requests, from 1 to 1,000: all are granted or none.
 func (l *Limiter) AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error) {
-	body := struct {
-		Requests []request `json:"requests"`
-	}{make([]request, len(requests))}
-	for i, q := range requests {
-		body.Requests[i] = of(q)
-	}
-	var all struct {
-		Allowed    bool     `json:"allowed"`
-		DeniedBy   *int     `json:"denied_by"`
-		PerRequest []result `json:"per_request"`
-	}
-	if err := l.send(ctx, "/v1/allow-all", body, &all); err != nil {
+	var all together
+	if err := l.send(ctx, "/v1/allow-all", ask(requests), &all); err != nil {
 		return limiter.Results{DeniedBy: -1}, err
 	}
+	return all.results(), nil
+}
+
+// many is several requests, as the server reads them.
+type many struct {
+	Requests []request `json:"requests"`
+}
+
+func ask(requests []limiter.Request) many {
+	all := many{make([]request, len(requests))}
+	for i, q := range requests {
+		all.Requests[i] = of(q)
+	}
+	return all
+}
+
+// together is a limiter.Results as the server writes it.
+type together struct {
+	Allowed    bool     `json:"allowed"`
+	DeniedBy   *int     `json:"denied_by"`
+	PerRequest []result `json:"per_request"`
+}
+
+func (all *together) results() limiter.Results {
 	r := limiter.Results{Allowed: all.Allowed, DeniedBy: -1, PerRequest: results(all.PerRequest)}
 	if all.DeniedBy != nil {
 		r.DeniedBy = *all.DeniedBy
 	}
-	return r, nil
+	return r
 }
 
 func results(in []result) []limiter.Result {
@@ -95,12 +109,9 @@ func (l *Limiter) AllowAnySplit(ctx context.Context, requests ...limiter.Request
 
 func (l *Limiter) allowAny(ctx context.Context, split bool, requests []limiter.Request) (limiter.Any, error) {
 	body := struct {
-		Requests []request `json:"requests"`
-		Split    bool      `json:"split"`
-	}{make([]request, len(requests)), split}
-	for i, q := range requests {
-		body.Requests[i] = of(q)
-	}
+		many
+		Split bool `json:"split"`
+	}{ask(requests), split}
 	var given struct {
 		Allowed    bool     `json:"allowed"`
 		GrantedBy  *int     `json:"granted_by"`

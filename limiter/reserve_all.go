@@ -3,6 +3,7 @@ package limiter
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -82,7 +83,7 @@ func (e *engine) endAll(ctx context.Context, v *verb, state store.State, ids []s
 		}
 	}()
 	if n := len(ids); n == 0 || n > maxRequests {
-		return results, store.Invalid("reservations", strconv.Itoa(n), fmt.Sprintf("must be from 1 to %d IDs", maxRequests))
+		return results, store.Invalid("ids", strconv.Itoa(n), fmt.Sprintf("must be from 1 to %d IDs of reservations", maxRequests))
 	} else if len(units) != 1 && len(units) != n {
 		return results, store.Invalid("units", strconv.Itoa(len(units)), fmt.Sprintf("must be one number for all, or %d: one for each reservation", n))
 	}
@@ -93,7 +94,10 @@ func (e *engine) endAll(ctx context.Context, v *verb, state store.State, ids []s
 			return results, store.Invalid(fmt.Sprintf("units[%d]", min(i, len(units)-1)), strconv.FormatFloat(spent, 'g', -1, 64), "must be from 0 to 2^53")
 		}
 		if ends[i], err = e.ending(&requests[i], id, state); err != nil {
-			return results, fmt.Errorf("reservations[%d]: %w", i, err)
+			if bad := (*store.InvalidError)(nil); errors.As(err, &bad) {
+				err = store.Invalid(fmt.Sprintf("ids[%d]", i), bad.Value, bad.Reason)
+			}
+			return results, err
 		}
 		if results[i] = (Result{Allowed: true, Source: SourceSkipped, At: e.clockTime()}); ends[i] != nil {
 			op.Ends = append(op.Ends, ends[i])
@@ -122,7 +126,7 @@ func (e *engine) sendEnds(ctx context.Context, op *store.Op) error {
 	})
 	for i, one := range op.Ends {
 		if one.Now = op.Ends[0].Now; i > 0 && one.Reservation() == op.Ends[i-1].Reservation() {
-			return store.Invalid("reservation", store.Quote(one.Reservation().Public()), "is there twice")
+			return store.Invalid("ids", store.Quote(one.Reservation().Public()), "is there twice")
 		}
 		op.Groups = append(op.Groups, &store.Group{Query: one.Query})
 	}

@@ -13,9 +13,6 @@ import (
 type Limiter interface {
 	Remote
 	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
-	ReserveAll(ctx context.Context, ttl time.Duration, requests ...limiter.Request) (limiter.Reservations, error)
-	SettleAll(ctx context.Context, ids []string, units ...float64) ([]limiter.Result, error)
-	CancelAll(ctx context.Context, ids ...string) error
 }
 
 // Remote has the methods that a client of the server has too.
@@ -38,6 +35,9 @@ type Remote interface {
 	ReserveUpTo(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
 	Settle(ctx context.Context, id string, units float64) (limiter.Result, error)
 	Cancel(ctx context.Context, id string) error
+	ReserveAll(ctx context.Context, ttl time.Duration, requests ...limiter.Request) (limiter.Reservations, error)
+	SettleAll(ctx context.Context, ids []string, units ...float64) ([]limiter.Result, error)
+	CancelAll(ctx context.Context, ids ...string) error
 
 	Attempt(ctx context.Context, p limiter.Policy, key string, o limiter.AttemptOptions) (limiter.Ticket, error)
 	Succeeded(ctx context.Context, id string) error

@@ -15,14 +15,14 @@ import (
 )
 
 func newAllowAll(db *connect.Database, out *cli.Output) *cobra.Command {
-	var selected, costs []string
-	var floors []float64
+	var flags many
 	cmd := &cobra.Command{
 		Use:   "allow-all KEY...",
 		Short: "Decide several requests at once, all or nothing",
 		Long: `Decide several requests at once: all are allowed and counted, or none. --policy is
 given once for each KEY, in the same order; one --policy goes with all keys, and
-one KEY with all policies. The same holds for --cost and --floor.
+one KEY with all policies. The same holds for --cost and --floor. A repeated call
+with the same --idempotency-key and the same requests returns the same answer.
 
 With --json: {"allowed", "denied_by", "per_request": [...]}; denied_by is the
 number, from 0, of the request that denied, or null.
@@ -30,15 +30,11 @@ number, from 0, of the request that denied, or null.
 Exit code 0: allowed; 1: denied.`,
 		Example: `  pglimit allow-all --policy user alice --policy company acme
   pglimit allow-all --policy per-minute --policy per-day alice
-  pglimit allow-all --policy requests --cost 1 alice --policy tokens --cost 4000 alice --json`,
+  pglimit allow-all --policy requests --cost 1 alice --policy tokens --cost 4000 alice --json
+  pglimit allow-all --policy orders --policy spend --cost 1 --cost 1299 acme --idempotency-key "order 1042"`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, keys []string) error {
-			from, units, err := each(keys, selected, costs, floors)
-			if err != nil {
-				return err
-			}
-			return db.WithSelected(cmd, from, func(l *limiter.Limiter, policies []limiter.Policy) error {
-				requests := several(policies, keys, units, floors)
+			return flags.with(cmd, db, keys, func(l *limiter.Limiter, requests []limiter.Request) error {
 				all, err := l.AllowAll(cmd.Context(), requests...)
 				if err != nil {
 					return cli.LimiterError(err)
@@ -47,48 +43,72 @@ Exit code 0: allowed; 1: denied.`,
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&selected, "policy", nil, "`name` of a policy in the database or a program, or FILE#NAME; once for each KEY")
-	cmd.Flags().StringArrayVar(&costs, "cost", nil, "`units` of a request; once, or once for each (default 1)")
-	cmd.Flags().Float64SliceVar(&floors, "floor", nil, "`share` of the burst that must stay free for others; once, or once for each")
+	flags.register(cmd, "KEY")
+	flags.registerCosts(cmd)
 	return cmd
 }
 
+// many is the flags of several requests.
+type many struct {
+	policies, costs []string
+	floors          []float64
+	idempotencyKey  string
+}
+
+// register adds the flags but --cost. Each --policy is for one of what.
+func (m *many) register(cmd *cobra.Command, what string) {
+	cmd.Flags().StringArrayVar(&m.policies, "policy", nil, "`name` of a policy in the database or a program, or FILE#NAME; once for each "+what)
+	cmd.Flags().Float64SliceVar(&m.floors, "floor", nil, "`share` of the burst that must stay free for others; once, or once for each")
+	cmd.Flags().StringVar(&m.idempotencyKey, "idempotency-key", "", "count calls with the same `text` once")
+}
+
+func (m *many) registerCosts(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&m.costs, "cost", nil, "`units` of a request; once, or once for each (default 1)")
+}
+
+// with calls do with a request for each policy and key.
+func (m *many) with(cmd *cobra.Command, db *connect.Database, keys []string, do func(*limiter.Limiter, []limiter.Request) error) error {
+	from, units, err := m.each(keys)
+	if err != nil {
+		return err
+	}
+	return db.WithSelected(cmd, from, func(l *limiter.Limiter, policies []limiter.Policy) error {
+		requests := make([]limiter.Request, len(policies))
+		for i, p := range policies {
+			requests[i] = p.Request(nth(keys, i), units[i])
+			if requests[i].IdempotencyKey = m.idempotencyKey; len(m.floors) > 0 {
+				requests[i].Floor = nth(m.floors, i)
+			}
+		}
+		return do(l, requests)
+	})
+}
+
 // each returns the policy and the units of each request.
-func each(keys, selected, costs []string, floors []float64) (from []policyflags.Selection, units []float64, err error) {
-	if len(selected) == 0 {
+func (m *many) each(keys []string) (from []policyflags.Selection, units []float64, err error) {
+	if len(m.policies) == 0 {
 		return nil, nil, errors.New("--policy is missing: give one for each KEY, such as --policy login")
 	}
-	n := max(len(keys), len(selected))
+	n := max(len(keys), len(m.policies))
 	for _, part := range []struct {
 		what  string
 		given int
-	}{{"KEY", len(keys)}, {"--policy", len(selected)}, {"--cost", len(costs)}, {"--floor", len(floors)}} {
+	}{{"KEY", len(keys)}, {"--policy", len(m.policies)}, {"--cost", len(m.costs)}, {"--floor", len(m.floors)}} {
 		if part.given > 1 && part.given != n {
 			return nil, nil, fmt.Errorf("%s is given %d times, for %d requests: give it once, or once for each request", part.what, part.given, n)
 		}
 	}
 	from, units = make([]policyflags.Selection, n), make([]float64, n)
 	for i := range n {
-		from[i], units[i] = policyflags.Selection(nth(selected, i)), 1
-		if len(costs) == 0 {
+		from[i], units[i] = policyflags.Selection(nth(m.policies, i)), 1
+		if len(m.costs) == 0 {
 			continue
 		}
-		if units[i], err = cli.ParseUnits(nth(costs, i)); err != nil {
-			return nil, nil, fmt.Errorf("--cost is %.80q: %w", nth(costs, i), err)
+		if units[i], err = cli.ParseUnits(nth(m.costs, i)); err != nil {
+			return nil, nil, fmt.Errorf("--cost is %.80q: %w", nth(m.costs, i), err)
 		}
 	}
 	return from, units, nil
-}
-
-// several returns a request of each policy.
-func several(policies []limiter.Policy, keys []string, units, floors []float64) []limiter.Request {
-	requests := make([]limiter.Request, len(policies))
-	for i, p := range policies {
-		if requests[i] = p.Request(nth(keys, i), units[i]); len(floors) > 0 {
-			requests[i].Floor = nth(floors, i)
-		}
-	}
-	return requests
 }
 
 // nth returns the value of request i, of values for all requests or of one for each.

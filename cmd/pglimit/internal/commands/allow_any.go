@@ -13,9 +13,8 @@ import (
 )
 
 func newAllowAny(db *connect.Database, out *cli.Output) *cobra.Command {
-	var selected []string
+	var flags many
 	var cost string
-	var floors []float64
 	var split bool
 	cmd := &cobra.Command{
 		Use:   "allow-any KEY...",
@@ -23,7 +22,8 @@ func newAllowAny(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Request one cost that any of several pools may give, in the order of --policy:
 the first that has room for all of it gives it. With --split, the first gives what
 fits, the next what is left, and so on, or none gives anything. --policy is given once
-for each KEY; one KEY goes with all policies. The same holds for --floor.
+for each KEY; one KEY goes with all policies. The same holds for --floor. A repeated
+call with the same --idempotency-key and the same pools returns what they gave.
 
 With --json: {"allowed", "granted_by", "retry_after_s", "per_request": [...]};
 granted_by is the number, from 0, of the pool that gave, of several the first, or null.
@@ -33,12 +33,9 @@ Exit code 0: allowed; 1: denied.`,
   pglimit allow-any --policy weekly --policy credits --cost 40 --split alice --json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, keys []string) error {
-			from, units, err := each(keys, selected, []string{cost}, floors)
-			if err != nil {
-				return err
-			}
-			return db.WithSelected(cmd, from, func(l *limiter.Limiter, policies []limiter.Policy) error {
-				requests, ask := several(policies, keys, units, floors), l.AllowAny
+			flags.costs = []string{cost}
+			return flags.with(cmd, db, keys, func(l *limiter.Limiter, requests []limiter.Request) error {
+				ask := l.AllowAny
 				if split {
 					ask = l.AllowAnySplit
 				}
@@ -50,9 +47,8 @@ Exit code 0: allowed; 1: denied.`,
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&selected, "policy", nil, "`name` of a policy in the database or a program, or FILE#NAME; once for each pool")
+	flags.register(cmd, "pool")
 	cmd.Flags().StringVar(&cost, "cost", "1", "`units` that are asked of the pools")
-	cmd.Flags().Float64SliceVar(&floors, "floor", nil, "`share` of the burst that must stay free for others; once, or once for each")
 	cmd.Flags().BoolVar(&split, "split", false, "split the cost among the pools")
 	return cmd
 }

@@ -97,27 +97,33 @@ ended in the JSON).`,
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				r, err := l.Settle(cmd.Context(), args[0], spent)
 				if err != nil {
-					return notOpen(cmd, out, "settle", args[0], err)
+					return notOpen(cmd, out, ending{Verb: "settle", ID: args[0]}, err)
 				}
-				text := fmt.Sprintf("settled with %s: %s of %s remaining", cli.Units(spent), cli.Units(r.Remaining), cli.Units(r.Burst))
-				switch {
-				case r.Source == limiter.SourceSkipped:
-					text = "nothing was counted for this reservation"
-				case r.Replayed:
-					text += "; it was settled before"
-				case r.Expired:
-					text += "; the reservation had expired"
-				}
-				return out.Print(cmd, r, text+"\n")
+				return out.Print(cmd, r, settled(r, spent)+"\n")
 			})
 		},
 	}
 }
 
+// settled says what a settle has done.
+func settled(r limiter.Result, spent float64) string {
+	text := fmt.Sprintf("settled with %s: %s of %s remaining", cli.Units(spent), cli.Units(r.Remaining), cli.Units(r.Burst))
+	switch {
+	case r.Source == limiter.SourceSkipped:
+		text = "nothing was counted for this reservation"
+	case r.Replayed:
+		text += "; it was settled before"
+	case r.Expired:
+		text += "; the reservation had expired"
+	}
+	return text
+}
+
 // ending is the JSON of cancel, and of a settle that changed nothing.
 type ending struct {
-	Verb string `json:"verb"`
-	ID   string `json:"id"`
+	Verb string   `json:"verb"`
+	ID   string   `json:"id,omitempty"`
+	IDs  []string `json:"ids,omitempty"` // of settle-all and cancel-all
 	// Found reports whether there is such a reservation. Ended reports whether it had
 	// ended in another way before, which Message describes.
 	Found   bool   `json:"found"`
@@ -127,13 +133,13 @@ type ending struct {
 
 // notOpen returns the error of settle or cancel. That there is no such reservation, or that
 // it had ended in another way, is an answer: no.
-func notOpen(cmd *cobra.Command, out *cli.Output, verb, id string, err error) error {
+func notOpen(cmd *cobra.Command, out *cli.Output, end ending, err error) error {
 	none, ended := errors.Is(err, limiter.ErrNoReservation), errors.Is(err, limiter.ErrReservationEnded)
 	if !none && !ended {
 		return cli.LimiterError(err)
 	}
-	message := strings.TrimPrefix(err.Error(), "pglimit: ")
-	return out.Answer(cmd, false, ending{verb, id, !none, ended, message}, "nothing to "+verb+": "+message+"\n")
+	end.Found, end.Ended, end.Message = !none, ended, strings.TrimPrefix(err.Error(), "pglimit: ")
+	return out.Answer(cmd, false, end, "nothing to "+end.Verb+": "+end.Message+"\n")
 }
 
 func newCancel(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -151,7 +157,7 @@ reservation, or it was settled before (found and ended in the JSON).`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				if err := l.Cancel(cmd.Context(), args[0]); err != nil {
-					return notOpen(cmd, out, "cancel", args[0], err)
+					return notOpen(cmd, out, ending{Verb: "cancel", ID: args[0]}, err)
 				}
 				return out.Print(cmd, ending{Verb: "cancel", ID: args[0], Found: true}, "cancelled "+args[0]+"\n")
 			})

@@ -2,10 +2,12 @@ package command
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -160,9 +162,47 @@ func TestPolicyVerbs(t *testing.T) {
 	run(0, "login    judy  gave 3: 0 of 4 remaining\ncompany  judy  gave 1: 1 of 2 remaining", "allow-any", "--policy", "login", "--policy", "company", "judy", "--cost", "4", "--split")
 	run(0, `"granted_by": 1`, "allow-any", "--policy", "login", "--policy", "company", "judy", "--json")
 	run(1, "denied, nothing was counted:\nlogin    judy  denied (limit)", "allow-any", "--policy", "login", "--policy", "company", "judy", "--split")
+	for range 2 {
+		run(0, "login    kim  allowed: 2 of 4", "allow-all", "--policy", "login", "--policy", "company", "kim", "--cost", "2", "--idempotency-key", "order 1")
+		run(0, "login    lou  gave 4: 0 of 4 remaining\ncompany  lou  gave 1: 1 of 2 remaining", "allow-any", "--policy", "login", "--policy", "company", "lou", "--cost", "5", "--split", "--idempotency-key", "order 2")
+	}
+	run(2, "was used with cost 2", "allow-all", "--policy", "login", "--policy", "company", "kim", "--idempotency-key", "order 1")
 	run(2, "--cost is \"x\"", "allow-any", "--policy", "login", "--cost", "x", "a")
 	run(2, "--cost is given 2 times, for 3 requests", "allow-all", "--policy", "login", "--cost", "1", "--cost", "2", "a", "b", "c")
 	run(2, "--policy is \"nothere\"", "allow-all", "--policy", "login", "--policy", "nothere", "gina")
+}
+
+// TestReserveAll: several keys are reserved, settled and cancelled at once, or none.
+func TestReserveAll(t *testing.T) {
+	t.Parallel()
+	run := expecting(t, testworld.NewDatabase(t))
+	for _, name := range []string{"tokens", "cents"} {
+		run(0, "+ policy "+name, "policy", "set", name, "--algorithm", "fixed_window", "--limit", "10", "--period", "1h")
+	}
+	reserve := func(more ...string) []string {
+		t.Helper()
+		var made struct{ IDs []string }
+		must.Succeed(t, json.Unmarshal([]byte(run(0, `"expires_at"`, slices.Concat([]string{"reserve-all", "--policy", "tokens", "--policy", "cents", "acme", "--json"}, more)...)), &made))
+		return made.IDs
+	}
+	ids := reserve("--cost", "7", "--cost", "4", "--idempotency-key", "job 1")
+	if again := reserve("--cost", "7", "--cost", "4", "--idempotency-key", "job 1"); len(ids) != 2 || !slices.Equal(ids, again) {
+		t.Errorf("%v, then %v", ids, again)
+	}
+	run(1, "denied by tokens, nothing was counted:\ntokens  acme  denied (limit)", "reserve-all", "--policy", "tokens", "--policy", "cents", "acme", "--cost", "4")
+	run(0, "spent 0, reserved 4", "usage", "--policy", "cents", "acme")
+	run(2, "--units is missing", "settle-all", ids[0])
+	run(2, "--units is \"x\"", "settle-all", ids[0], "--units", "x")
+	run(2, "--units is given 2 times, for 3 reservations", "settle-all", ids[0], ids[1], "x", "--units", "1", "--units", "2")
+	run(2, "ids[1] \"x\"", "cancel-all", ids[0], "x")
+	run(0, "settled with 5: 5 of 10 remaining\n"+ids[1]+"  settled with 1: 9 of 10 remaining", "settle-all", ids[0], ids[1], "--units", "5", "--units", "1")
+	run(0, `"replayed": true`, "settle-all", ids[0], ids[1], "--units", "5", "--units", "1", "--json")
+	run(1, `"ended": true`, "cancel-all", ids[1], "--json")
+	more := reserve("--ttl", "1m")
+	run(1, "nothing to settle-all: ", "settle-all", more[0], ids[1], "--units", "2")
+	run(0, "spent 5, reserved 1", "usage", "--policy", "tokens", "acme")
+	run(0, "cancelled "+more[0]+"\ncancelled "+more[1], "cancel-all", more[0], more[1])
+	run(0, "tokens  acme  1: 4 of 10 remaining  fixed_window:", "reserve-all", "--policy", "tokens", "--policy", "cents", "acme")
 }
 
 // TestStoredBlocks: a block of a stored policy needs its name only, holds for keys to come, is in

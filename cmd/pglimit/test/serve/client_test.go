@@ -3,8 +3,10 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +54,8 @@ func TestClient(t *testing.T) {
 		}
 	}
 	run := func(l shared, p limiter.Policy, key string) (all []answer) {
+		var holds []answer
+		var ids []string
 		one := func(r limiter.Result, err error) {
 			if err == nil {
 				r = cut(r)
@@ -118,6 +122,40 @@ func TestClient(t *testing.T) {
 			done(l.Cancel(c, hold.ID))
 			one(l.AllowUpTo(c, p, key, 200)) // so that the next one is denied
 		}
+		for _, costs := range [][2]float64{{30, 40}, {60, 70}} { // the second is denied, and leaves nothing
+			all := []limiter.Request{p.Request(key+" all", costs[0]), p.Request(key+" all2", costs[1])}
+			all[0].IdempotencyKey, all[1].IdempotencyKey = fmt.Sprint(costs), fmt.Sprint(costs)
+			for range 2 {
+				made, err := l.ReserveAll(c, time.Minute, all...)
+				for _, r := range made.Results.PerRequest {
+					one(r, err)
+				}
+				lasts := time.Until(made.ExpiresAt)
+				holds = append(holds, answer{[]any{made.Results.Allowed, made.Results.DeniedBy, len(made.IDs), lasts > 50*time.Second && lasts < 70*time.Second}, err})
+				if ids = append(ids, made.IDs...); len(ids) == 4 {
+					holds = append(holds, answer{slices.Equal(ids[:2], ids[2:]), nil})
+				}
+			}
+			u, err := l.Usage(c, p, key+" all")
+			holds = append(holds, answer{u.Reserved, err})
+		}
+		for _, units := range [][]float64{{}, {1, 2, 3}, {1, -1}, {20, 10}, {20, 10}, {7}} {
+			rs, err := l.SettleAll(c, ids[:2], units...)
+			for _, r := range rs {
+				one(r, err)
+			}
+			done(err)
+		}
+		_, err = l.SettleAll(c, nil, 1)
+		done(err)
+		done(l.CancelAll(c))
+		done(l.CancelAll(c, ids[0]))
+		for range 2 {
+			made, err := l.ReserveAll(c, time.Minute, p.Request(key+" all", 5), p.Request(key+" all2", 5))
+			done(err)
+			done(l.CancelAll(c, made.IDs...))
+		}
+		all = append(all, holds...)
 		for _, from := range []string{"home", "away", "away", "away", "home", strings.Repeat("f", 1025)} {
 			ticket, err := l.Attempt(c, code, key, limiter.AttemptOptions{From: from, TTL: 90 * time.Second})
 			one(ticket.Result, err)

@@ -113,6 +113,20 @@ func TestOpenAPI(t *testing.T) {
 	send(200, "POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"any","cost":9},{"policy":"budget","key":"any","cost":9}],"split":true}`)
 	send(200, "POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"any","cost":1e6}]}`) // never
 	send(200, "POST", "/v1/allow-batch", `{"requests":[{"policy":"login","key":"c"},{"policy":"none","key":"c"}]}`)
+	ids := func(body string) string {
+		var made struct{ IDs json.RawMessage }
+		must.Succeed(t, json.Unmarshal([]byte(body), &made))
+		return string(made.IDs)
+	}
+	const budgets = `{"requests":[{"policy":"budget","key":"r","cost":5},{"policy":"budget","key":"s","cost":5}],"ttl":"1m"}`
+	made := ids(send(200, "POST", "/v1/reserve-all", budgets))
+	send(200, "POST", "/v1/reserve-all", `{"requests":[{"policy":"login","key":"r","cost":3},{"policy":"login","key":"s","cost":30}]}`) // denied
+	send(200, "POST", "/v1/settle-all", `{"ids":`+made+`,"units":2}`)
+	send(200, "POST", "/v1/settle-all", `{"ids":`+made+`,"units":[2,2]}`)
+	send(409, "POST", "/v1/settle-all", `{"ids":`+made+`,"units":[2,3]}`)
+	made = ids(send(200, "POST", "/v1/reserve-all", budgets, "Idempotency-Key", `"x"`))
+	send(204, "POST", "/v1/cancel-all", `{"ids":`+made+`}`)
+	send(400, "POST", "/v1/cancel-all", `{"ids":[]}`)
 	send(200, "POST", "/v1/charge", `{"policy":"budget","key":"d","cost":20}`)
 	send(200, "POST", "/v1/refund", `{"policy":"budget","key":"d","cost":5}`)
 

@@ -72,7 +72,7 @@ func (v verb) serve(h *Handler, w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if in.Floor != 0 && !v.once {
-		return api.BadField("floor", "is not for this route: allow, allow-all, allow-any, allow-batch, reserve and reserve-up-to take it")
+		return api.BadField("floor", "is not for this route: allow, allow-all, allow-any, allow-batch, reserve, reserve-up-to and reserve-all take it")
 	}
 	q, err := h.limiterRequest(in)
 	if err != nil {
@@ -96,9 +96,9 @@ func oneKey(r *http.Request, field *string, takes bool) error {
 	sent := r.Header[idempotencyHeader]
 	switch {
 	case !takes && len(sent) > 0:
-		return api.BadField(idempotencyHeader, "is not for this route: only allow, allow-all, allow-any, grant, reserve and reserve-up-to take the header")
+		return api.BadField(idempotencyHeader, "is not for this route: only allow, allow-all, allow-any, grant, reserve, reserve-up-to and reserve-all take the header")
 	case !takes && *field != "":
-		return api.BadField(idempotencyField, "is not for this route: allow, allow-all, allow-any, allow-batch, grant, reserve and reserve-up-to take it")
+		return api.BadField(idempotencyField, "is not for this route: allow, allow-all, allow-any, allow-batch, grant, reserve, reserve-up-to and reserve-all take it")
 	case len(sent) == 0:
 		return nil
 	case len(sent) > 1:

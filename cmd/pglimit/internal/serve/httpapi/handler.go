@@ -2,7 +2,7 @@
 // gateways.
 //
 //   - handler.go: from a request to its route, and back to the log
-//   - decide.go, many.go, reserve.go, attempt.go, slot.go, grant.go, keys.go: the routes below /v1
+//   - decide.go, many.go, reserve.go, reserve_all.go, attempt.go, slot.go, grant.go, keys.go: the routes below /v1
 //   - check.go: /check/{policy}, for gateways
 //   - answer.go, problem.go: bodies of answers and errors
 //   - openapi.yaml: the description that is served
@@ -99,8 +99,11 @@ var routes = map[string]route{
 	"/v1/refund":        {http.MethodPost, auth.Spend, costing((*limiter.Limiter).Refund)},
 	"/v1/reserve":       {http.MethodPost, auth.Spend, reserving((*limiter.Limiter).Reserve)},
 	"/v1/reserve-up-to": {http.MethodPost, auth.Spend, reserving((*limiter.Limiter).ReserveUpTo)},
+	"/v1/reserve-all":   {http.MethodPost, auth.Spend, (*Handler).reserveAll},
 	"/v1/settle":        {http.MethodPost, auth.Spend, (*Handler).settle},
 	"/v1/cancel":        {http.MethodPost, auth.Spend, (*Handler).cancel},
+	"/v1/settle-all":    {http.MethodPost, auth.Spend, (*Handler).settleAll},
+	"/v1/cancel-all":    {http.MethodPost, auth.Spend, (*Handler).cancelAll},
 	"/v1/attempt":       {http.MethodPost, auth.Spend, (*Handler).attempt},
 	"/v1/succeeded":     {http.MethodPost, auth.Spend, (*Handler).succeeded},
 	"/v1/failed":        {http.MethodPost, auth.Spend, (*Handler).failed},

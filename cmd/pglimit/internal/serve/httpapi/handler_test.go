@@ -155,6 +155,23 @@ func TestHostileInput(t *testing.T) {
 		{"POST", "/v1/allow", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", `""`}, 400, `Idempotency-Key`},
 		{"POST", "/v1/allow-all", `{"requests":[]}`, nil, 400, `requests has 0`},
 		{"POST", "/v1/allow-any", `{"requests":[]}`, nil, 400, `requests has 0`},
+		{"POST", "/v1/reserve-all", `{"requests":[]}`, nil, 400, `requests has 0`},
+		{"POST", "/v1/reserve-all", `{"requests":[{"policy":"login","key":"a"}],"ttl":"soon"}`, nil, 400, `"field":"ttl"`},
+		{"POST", "/v1/reserve-all", `{"requests":[{"policy":"login","key":"a"}],"ttl":"1ms"}`, nil, 400, `"field":"ttl"`},
+		{"POST", "/v1/reserve-all", `{"requests":[{"policy":"login","key":"a"},{"policy":"none","key":"a"}]}`, nil, 404, `"field":"requests[1].policy"`},
+		{"POST", "/v1/reserve-all", `{"requests":[{"policy":"login","key":"a"},{"policy":"login","key":"a"}]}`, nil, 400, `requests[0] and requests[1]`},
+		{"POST", "/v1/reserve-all", `{"requests":[{"policy":"login","key":"a","estimate":true}]}`, nil, 400, `estimate`},
+		{"POST", "/v1/settle-all", `{"units":1}`, nil, 400, `"field":"ids"`},
+		{"POST", "/v1/settle-all", `{"ids":["x"]}`, nil, 400, `"field":"units"`},
+		{"POST", "/v1/settle-all", `{"ids":["x"],"units":null}`, nil, 400, `"field":"units"`},
+		{"POST", "/v1/settle-all", `{"ids":["x"],"units":"1"}`, nil, 400, `units is \"1\": must be the units spent`},
+		{"POST", "/v1/settle-all", `{"ids":["x"],"units":[null]}`, nil, 400, `"field":"units"`},
+		{"POST", "/v1/settle-all", `{"ids":["x"],"units":[1,2]}`, nil, 400, `"field":"units"`},
+		{"POST", "/v1/settle-all", `{"ids":["x"],"units":[-1]}`, nil, 400, `"field":"units[0]"`},
+		{"POST", "/v1/settle-all", `{"ids":["x"],"units":1}`, nil, 400, `"field":"ids[0]"`},
+		{"POST", "/v1/settle-all", `{"ids":["fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:login:YQ"],"units":1}`, nil, 404, `"field":"ids"`},
+		{"POST", "/v1/cancel-all", `{"ids":["` + strings.Repeat(`a","`, 1000) + `a"]}`, nil, 400, `ids 1001: must be from 1 to 1000`},
+		{"POST", "/v1/cancel-all", `{"ids":["` + strings.Repeat("a", maxManyBody) + `"]}`, nil, 413, `longer than`},
 		{"POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"a"},{"policy":"login","key":"b","cost":2}]}`, nil, 400, `requests[1].Cost 2`},
 		{"POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"a"},{"policy":"none","key":"a"}]}`, nil, 404, `requests[1]`},
 		{"POST", "/v1/allow-any", `{"requests":[{"policy":"login","key":"a"},{"policy":"login","key":"a"}],"split":true}`, nil, 400, `requests[0] and requests[1]`},
@@ -259,6 +276,56 @@ func TestAllowAny(t *testing.T) {
 	}
 }
 
+// TestReserveAll: several keys are reserved at once, or nothing where one is denied. All are settled
+// with one number or one each, or none where one has ended; and cancelled likewise.
+func TestReserveAll(t *testing.T) {
+	t.Parallel()
+	h := newHandler(t, nil)
+	post := func(status int, path, body, want string) string {
+		t.Helper()
+		r, text := call(t, h, "POST", path, body)
+		if r.StatusCode != status || !strings.Contains(text, want) {
+			t.Errorf("%s %s: %d %s, want %d and %s", path, body, r.StatusCode, text, status, want)
+		}
+		return text
+	}
+	spent := func(key, want string) {
+		t.Helper()
+		if _, body := call(t, h, "GET", "/v1/usage?policy=login&key="+key, ""); !strings.Contains(body, want) {
+			t.Errorf("%s: %s, want %s", key, body, want)
+		}
+	}
+	ids := func(text string) string {
+		t.Helper()
+		var made struct {
+			IDs       []string  `json:"ids"`
+			ExpiresAt time.Time `json:"expires_at"`
+		}
+		if err := json.Unmarshal([]byte(text), &made); err != nil || len(made.IDs) != 2 || made.ExpiresAt.IsZero() {
+			t.Fatalf("%s: %v", text, err)
+		}
+		return string(must.OK(json.Marshal(made.IDs))(t))
+	}
+	const both = `{"requests":[{"policy":"login","key":"a","cost":2},{"policy":"login","key":"b","cost":2}],"ttl":"1h"}`
+	first := ids(post(200, "/v1/reserve-all", both, `{"results":{"allowed":true,"denied_by":null,"per_request":[{"policy":"login",`))
+	post(200, "/v1/reserve-all", `{"requests":[{"policy":"login","key":"c","cost":2},{"policy":"login","key":"b","cost":2}]}`, `"ids":null,"expires_at":null}`)
+	spent("c", `"reserved":0`)
+	post(200, "/v1/settle-all", `{"ids":`+first+`,"units":1}`, `{"results":[{"policy":"login",`)
+	post(200, "/v1/settle-all", `{"ids":`+first+`,"units":[1,1]}`, `"replayed":true`)
+	spent("a", `"spent":1,"reserved":0`)
+	second := ids(post(200, "/v1/reserve-all", strings.ReplaceAll(both, `"cost":2`, `"cost":2,"idempotency_key":"x"`), `"allowed":true`))
+	if again := ids(post(200, "/v1/reserve-all", strings.ReplaceAll(both, `"cost":2`, `"cost":2,"idempotency_key":"x"`), `"replayed":true`)); again != second {
+		t.Errorf("%s, then %s", second, again)
+	}
+	mixed := `["` + strings.Split(first, `"`)[1] + `","` + strings.Split(second, `"`)[3] + `"]`
+	post(409, "/v1/settle-all", `{"ids":`+mixed+`,"units":2}`, `"code":"reservation_ended","field":"ids"`)
+	spent("b", `"spent":1,"reserved":2`)
+	post(204, "/v1/cancel-all", `{"ids":`+second+`}`, "")
+	post(204, "/v1/cancel-all", `{"ids":`+second+`}`, "")
+	spent("b", `"spent":1,"reserved":0`)
+	post(409, "/v1/cancel-all", `{"ids":`+first+`}`, `"field":"ids"`)
+}
+
 // TestFloor: each route that requests units leaves the floor free.
 func TestFloor(t *testing.T) {
 	t.Parallel()
@@ -267,6 +334,7 @@ func TestFloor(t *testing.T) {
 		"/v1/reserve":     {`{"policy":"login","key":"a","floor":0.5,"ttl":"1h"}`, `"allowed":false`},
 		"/v1/allow-all":   {`{"requests":[{"policy":"login","key":"a","floor":0.5},{"policy":"login","key":"b"}]}`, `"denied_by":0`},
 		"/v1/allow-any":   {`{"requests":[{"policy":"login","key":"a","floor":0.5}]}`, `"granted_by":null`},
+		"/v1/reserve-all": {`{"requests":[{"policy":"login","key":"a","floor":0.5}]}`, `"denied_by":0`},
 		"/v1/allow-batch": {`{"requests":[{"policy":"login","key":"a","floor":0.5}]}`, `"allowed":false`},
 		"/check/login/by=header:X-Key&floor=0.5&denied=403": {"", ""},
 	} {
@@ -430,7 +498,8 @@ func TestRefusals(t *testing.T) {
 		const key, one = `{"policy":"login","key":"k"`, `{"policy":"login","key":"k","cost":1}`
 		for path, body := range map[string]string{
 			"/v1/allow": one, "/v1/allow-up-to": one, "/v1/check": one, "/v1/charge": one, "/v1/refund": one, "/v1/reset": key + "}", "/v1/unblock": key + "}",
-			"/v1/allow-all": `{"requests":[` + one + `]}`, "/v1/allow-any": `{"requests":[` + one + `]}`, "/v1/allow-batch": `{"requests":[` + one + `]}`, "/v1/reserve": key + `,"cost":1,"ttl":"1m"}`, "/v1/reserve-up-to": key + `,"cost":1,"estimate":true}`,
+			"/v1/allow-all": `{"requests":[` + one + `]}`, "/v1/allow-any": `{"requests":[` + one + `]}`, "/v1/allow-batch": `{"requests":[` + one + `]}`, "/v1/reserve-all": `{"requests":[` + one + `]}`,
+			"/v1/settle-all": `{"ids":["fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:login:YQ"],"units":[1]}`, "/v1/cancel-all": `{"ids":["fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:login:YQ"]}`, "/v1/reserve": key + `,"cost":1,"ttl":"1m"}`, "/v1/reserve-up-to": key + `,"cost":1,"estimate":true}`,
 			"/v1/block": key + `,"for":"1h"}`, "/v1/usage?policy=login&key=k": "", "/check/login": "",
 		} {
 			method := map[bool]string{true: "GET", false: "POST"}[body == ""]

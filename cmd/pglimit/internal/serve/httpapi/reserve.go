@@ -34,12 +34,9 @@ func (h *Handler) reserve(w http.ResponseWriter, r *http.Request, do reservation
 	if err := oneKey(r, &in.IdempotencyKey, true); err != nil {
 		return err
 	}
-	ttl := defaultTTL
-	if in.TTL != "" {
-		var err error
-		if ttl, err = span("ttl", in.TTL); err != nil {
-			return err
-		}
+	ttl, err := lasting(in.TTL)
+	if err != nil {
+		return err
 	}
 	q, err := h.limiterRequest(in.request)
 	if err != nil {
@@ -51,6 +48,14 @@ func (h *Handler) reserve(w http.ResponseWriter, r *http.Request, do reservation
 		return err
 	}
 	return writeHold(w, hold)
+}
+
+// lasting reads a reservation's ttl, by default defaultTTL.
+func lasting(text string) (time.Duration, error) {
+	if text == "" {
+		return defaultTTL, nil
+	}
+	return span("ttl", text)
 }
 
 // writeHold answers with a reservation or a ticket, which are null after a denial.

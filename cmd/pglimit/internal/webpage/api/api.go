@@ -130,7 +130,7 @@ func Unavailable(message string) *Problem {
 // fields are the names in JSON of a request's fields and of a method's parameters.
 var fields = map[string]string{
 	"key": "key", "cost": "cost", "IdempotencyKey": "idempotency_key", "Floor": "floor", "From": "from", "TTL": "ttl", "ttl": "ttl",
-	"ticket": "id", "reservation": "id", "units": "units", "duration": "for",
+	"ticket": "id", "reservation": "id", "ids": "ids", "units": "units", "duration": "for",
 }
 
 // ProblemOf returns the problem for an error of the limiter: it names the invalid
@@ -153,7 +153,10 @@ func ProblemOf(err error, a limiter.Algorithm) *Problem {
 	case errors.Is(err, limiter.ErrInvalid):
 		p.Message = strings.TrimPrefix(p.Message, "invalid: ")
 		if errors.As(err, &invalid) {
-			p.Field = fields[invalid.Field]
+			name, index, _ := strings.Cut(invalid.Field, "[")
+			if p.Field = fields[name]; p.Field != "" && index != "" {
+				p.Field += "[" + index
+			}
 		}
 	case errors.Is(err, limiter.ErrUnsupported):
 	default:
