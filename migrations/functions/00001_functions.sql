@@ -79,10 +79,13 @@ BEGIN
             spent float8, reserved float8, reservations bigint, window_ends_at timestamptz
         );
         CREATE TYPE pglimit.results AS (
-            allowed bool, retry_after_s float8, delay_s float8, denied_by bigint, requests pglimit.result[]
+            allowed bool, retry_after_s float8, delay_s float8, denied_by bigint, requests pglimit.result[], replayed bool
         );
         CREATE TYPE pglimit.pools AS (
-            allowed bool, retry_after_s float8, granted_by bigint, requests pglimit.result[]
+            allowed bool, retry_after_s float8, granted_by bigint, requests pglimit.result[], replayed bool
+        );
+        CREATE TYPE pglimit.reservations AS (
+            allowed bool, retry_after_s float8, denied_by bigint, requests pglimit.result[], replayed bool, reservations text[], expires_at timestamptz
         );
         CREATE TYPE pglimit._request AS (
             -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, whether a denial lets pass, and whether it is counted
@@ -3202,6 +3205,169 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- The request as it was admitted before under an idempotency key, with the id and the state of
+-- that; its id is NULL if it was not. One that is forgotten, or has expired, frees the key, but not
+-- while rows are locked: a reservation's row is locked before that of its key.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._before(request pglimit._request, once text, locked bool) RETURNS pglimit._request
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    held record;
+    asked float8;
+BEGIN
+    request.id := NULL;
+    SELECT h.id, h.state, h.reserved, h.requested, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us, h.created_at_us, h.expires_at_us,
+        h.forget_at_us <= request.now_us AND h.state <> 'open' AS forgotten, h.state = 'open' AND h.expires_at_us <= request.now_us AS overdue
+    INTO held FROM pglimit_reservation AS h
+    WHERE h.policy = request.policy AND h.key = request.key AND h.idempotency_key = once AND h.algorithm = request.algorithm;
+    IF held.id IS NULL THEN
+        RETURN request;
+    ELSIF locked AND (held.overdue OR held.forgotten) THEN
+        RAISE serialization_failure USING MESSAGE = 'pglimit: an earlier call under the idempotency key has just expired', HINT = 'Roll back, and run the transaction again.';
+    ELSIF held.overdue THEN
+        IF request.statement <> 'check' THEN
+            request.id := held.id;
+            PERFORM pglimit._settle(request, 'expired', 0, request.now_us);
+            request.id := NULL;
+        END IF;
+        RETURN request;
+    ELSIF held.forgotten THEN
+        IF request.statement <> 'check' THEN
+            DELETE FROM pglimit_reservation AS h WHERE h.policy = request.policy AND h.key = request.key AND h.id = held.id;
+        END IF;
+        RETURN request;
+    END IF;
+    asked := coalesce(nullif(held.requested, 0::float8), held.reserved);
+    IF held.state = 'granted' OR (request.verb = 'reserve') = (held.state = 'spent') THEN
+        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'was used with another function', 'Use another key.');
+    ELSIF asked <> request.units THEN
+        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'was used with cost ' || asked::text || ', now with ' || request.units::text, 'Use another key.');
+    ELSIF request.verb = 'reserve' AND held.reserved <> request.units THEN
+        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'was used with reserve_up_to or an estimate: ' || held.reserved::text || ' units are reserved', 'Use another key.');
+    END IF;
+    request.id := held.id;
+    request.state := held.state;
+    request.statement := 'take';
+    request.reserved := held.reserved;
+    request.count := 1;
+    request.cost := request.units;
+    request.granted := 1;
+    request.level := held.level;
+    request.limit_units := held.limit_units;
+    request.burst := held.burst;
+    request.capacity := held.capacity;
+    request.room := held.capacity;
+    request.now_us := held.created_at_us;
+    request.updated_at_us := held.created_at_us;
+    request.expires_at_us := held.expires_at_us;
+    request.blocked_until_us := 0;
+    IF request.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+        request.leak := held.leak;
+        request.tick_us := held.tick_us;
+        request.leaked_at_us := held.counted_at_us;
+    ELSIF request.algorithm = 'sliding_window_log' THEN
+        request.period_us := held.period_us;
+        request.newest_at_us := held.counted_at_us;
+    ELSE
+        request.current := held.level;
+        request.previous := 0;
+        request.window_us := held.period_us;
+        request.ends_at_us := held.ends_at_us;
+    END IF;
+    RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Those of the requests at the places that were admitted before under an idempotency key, each at its
+-- place; NULL if there are none. If every one has to be, it looks again when it found only some: the
+-- others may have been committed between two of its queries.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._befores(requests pglimit._request[], places bigint[], once text, every bool, locked bool) RETURNS pglimit._request[]
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    request pglimit._request;
+    befores pglimit._request[];
+    missing bigint;
+    any_found bool;
+BEGIN
+    IF (octet_length(once) BETWEEN 1 AND 255) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'must be a text of 1 to 255 bytes', 'Take the number of the order; leave it out to count each call.');
+    END IF;
+    FOR try IN 1 .. 2 LOOP
+        any_found := false;
+        missing := NULL;
+        FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+            request := requests[places[i]];
+            CONTINUE WHEN every AND request.shadow AND locked OR request.statement = 'none' OR request.statement = 'denied';
+            request := pglimit._before(request, once, locked);
+            CONTINUE WHEN every AND request.shadow; -- which counts once by itself
+            IF request.id IS NULL THEN
+                missing := places[i];
+            ELSE
+                any_found := true;
+                befores[places[i]] := request;
+            END IF;
+        END LOOP;
+        EXIT WHEN NOT every OR NOT any_found OR missing IS NULL;
+    END LOOP;
+    IF every AND any_found AND missing IS NOT NULL THEN
+        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'was used without request ' || missing::text || ', for which nothing is remembered', 'Use another key.');
+    END IF;
+    RETURN CASE WHEN any_found THEN befores END;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- The request of a shadow policy as it was admitted before, or with its row locked.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._once(request pglimit._request, once text) RETURNS pglimit._request
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    nothing pglimit._request := request;
+BEGIN
+    IF once IS NULL THEN
+        RETURN request;
+    END IF;
+    nothing.count := 0;
+    nothing.block_for_us := LEAST(request.block_for_us, 0::bigint);
+    PERFORM pglimit._again(nothing);
+    RETURN pglimit._before(request, once, true);
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Stores what a request was granted as a reservation, or to answer a repeated request. The key's row
+-- is locked, so no other has the same idempotency key.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._admitted(request pglimit._request, to_state text, ttl_us bigint, once text, asked float8) RETURNS pglimit._request
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    part_numbers bigint[]; -- of a balance: what each lot gave
+    part_units float8[];
+    part_ends_us bigint[];
+    part_priorities bigint[];
+    part_sources text[];
+BEGIN
+    request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+    request.state := to_state;
+    request.expires_at_us := request.updated_at_us + ttl_us;
+    IF request.algorithm = 'balance' THEN
+        SELECT coalesce(t.part_numbers, t.numbers[:1]), coalesce(t.part_units, ARRAY[t.cost * t.granted]), coalesce(t.part_ends_us, t.ends_us[:1]), coalesce(t.part_priorities, t.priorities[:1]), coalesce(t.part_sources, t.sources[:1])
+        INTO part_numbers, part_units, part_ends_us, part_priorities, part_sources
+        FROM pglimit_balance AS t WHERE t.policy = request.policy AND t.key = request.key;
+    END IF;
+    INSERT INTO pglimit_reservation
+           (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+            created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, part_numbers, part_units, part_ends_us, part_priorities, part_sources)
+    VALUES (request.id, to_state, request.algorithm, request.policy, request.key, once, request.cost * request.granted, request.cost * request.granted, request.limit_units, request.burst, request.capacity,
+            request.updated_at_us, request.expires_at_us, request.expires_at_us + 86400000000, request.level,
+            coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
+            coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us), asked,
+            part_numbers, part_units, part_ends_us, part_priorities, part_sources);
+    RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- The outcome of a statement about attempts as a result. granted reports whether an attempt began;
 -- NULL stands for a report. It goes on with the functions of the statements, as the library does.
 -- +goose StatementBegin
@@ -3729,7 +3895,8 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.allow_all(names text[], keys text[], costs float8[] DEFAULT NULL, now timestamptz DEFAULT NULL, floors float8[] DEFAULT NULL) RETURNS pglimit.results
+CREATE OR REPLACE FUNCTION pglimit.allow_all(names text[], keys text[], costs float8[] DEFAULT NULL, now timestamptz DEFAULT NULL, floors float8[] DEFAULT NULL,
+    idempotency_key text DEFAULT NULL) RETURNS pglimit.results
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     most bigint := 1000; -- requests
@@ -3760,6 +3927,7 @@ DECLARE
     denied_by bigint;
     delay_s float8 := 0;
     wait_s float8 := 0;
+    befores pglimit._request[]; -- as they were admitted under the idempotency key
 BEGIN
     -- As lists that begin at 1.
     names := ARRAY(SELECT pg_catalog.unnest(names));
@@ -3808,9 +3976,13 @@ BEGIN
         END IF;
     END LOOP;
 
+    IF idempotency_key IS NOT NULL AND NOT denied THEN
+        befores := pglimit._befores(requests, places, idempotency_key, true, false);
+    END IF;
+
     -- Keys of policies that bound them. A key that has no row yet gets it only if the others are
     -- not denied anyhow, or their denial begins a block.
-    IF bounded AND possible AND NOT denied THEN
+    IF bounded AND possible AND NOT denied AND befores IS NULL THEN
         FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
             request := requests[places[i]];
             CONTINUE WHEN bounds[places[i]] = 0 OR request.shadow OR request.statement = 'none';
@@ -3851,11 +4023,23 @@ BEGIN
         END LOOP;
     END IF;
 
+    -- While this call waited for the rows, the same one may have been admitted.
+    IF idempotency_key IS NOT NULL AND NOT denied AND befores IS NULL THEN
+        FOR i IN 1 .. CASE WHEN possible THEN pg_catalog.cardinality(places) ELSE 0 END LOOP
+            request := requests[places[i]];
+            CONTINUE WHEN request.shadow OR request.statement = 'none';
+            request.count := 0;
+            request.block_for_us := LEAST(request.block_for_us, 0::bigint); -- its denial may be none; a floor is below 0
+            PERFORM pglimit._again(request);
+        END LOOP;
+        befores := pglimit._befores(requests, places, idempotency_key, true, true);
+    END IF;
+
     allowed := NOT denied;
     -- Locks the rows in their order and looks what fits. A take of no units starts the block of a
     -- key for whose cost there is no room, and changes nothing else.
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
-        EXIT WHEN denied;
+        EXIT WHEN denied OR befores IS NOT NULL;
         request := requests[places[i]];
         CONTINUE WHEN request.shadow OR request.statement = 'none';
         IF possible OR looked IS NULL THEN
@@ -3890,6 +4074,9 @@ BEGIN
         request.count := 1;
         IF request.statement = 'none' THEN
             answer := pglimit._answer(request);
+        ELSIF befores IS NOT NULL AND NOT request.shadow THEN
+            request := befores[places[i]];
+            answer := pglimit._answer(request);
         ELSIF request.shadow OR denied AND request.statement <> 'denied' THEN
             -- A shadow never denies the others, and is not decided if they were denied.
             answer := (NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, NULL)::pglimit.result;
@@ -3897,7 +4084,10 @@ BEGIN
                 IF bounds[places[i]] > 0 THEN
                     request := pglimit._admit(request, bounds[places[i]]);
                 END IF;
-                request := pglimit._run(request);
+                request := pglimit._once(request, idempotency_key);
+                IF request.id IS NULL THEN
+                    request := pglimit._run(request);
+                END IF;
                 answer := pglimit._answer(request);
             END IF;
         ELSIF allowed THEN
@@ -3930,23 +4120,25 @@ BEGIN
         IF NOT allowed THEN
             answer.granted := 0;
             answer.delay_s := 0;
+        ELSIF idempotency_key IS NOT NULL AND request.id IS NULL AND request.granted > 0::float8 AND request.statement <> 'none' THEN
+            request := pglimit._admitted(request, 'spent', 0, idempotency_key, NULL);
         END IF;
         delay_s := GREATEST(delay_s, answer.delay_s);
         answers[places[i]] := answer;
         requests[places[i]] := request;
     END LOOP;
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
-        CONTINUE WHEN marks[places[i]] = '';
+        CONTINUE WHEN marks[places[i]] = '' OR befores IS NOT NULL;
         PERFORM pglimit._recorded(requests[places[i]], marks[places[i]]); -- all rows are locked
     END LOOP;
-    RETURN (allowed, wait_s, delay_s, denied_by, answers)::pglimit.results;
+    RETURN (allowed, wait_s, delay_s, denied_by, answers, befores IS NOT NULL)::pglimit.results;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow_all IS 'Requests units under several policies and keys at once, all of them or none.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.allow_any(names text[], keys text[], cost float8 DEFAULT 1, split bool DEFAULT false, now timestamptz DEFAULT NULL,
-    floors float8[] DEFAULT NULL) RETURNS pglimit.pools
+    floors float8[] DEFAULT NULL, idempotency_key text DEFAULT NULL) RETURNS pglimit.pools
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     name text;
@@ -3975,6 +4167,7 @@ DECLARE
     answers pglimit.result[];
     granted_by bigint;
     wait_s float8;
+    befores pglimit._request[]; -- as they were admitted under the idempotency key
 BEGIN
     -- As lists that begin at 1.
     names := ARRAY(SELECT pg_catalog.unnest(names));
@@ -4032,8 +4225,13 @@ BEGIN
         WHERE r.place <= last AND r.statement <> 'none' AND r.statement <> 'denied'
         ORDER BY r.shadow, pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
 
+    IF idempotency_key IS NOT NULL THEN
+        befores := pglimit._befores(requests, places, idempotency_key, false, false);
+    END IF;
+
     -- Keys of policies that bound them. One that gets no row gives nothing.
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        EXIT WHEN befores IS NOT NULL;
         IF bounds[places[i]] > 0 AND requests[places[i]].statement = 'take' THEN
             IF NOT pglimit._present(requests[places[i]]) THEN
                 missing := pg_catalog.array_append(missing, places[i]);
@@ -4051,6 +4249,7 @@ BEGIN
     -- Locks the rows in their order and divides the cost in that of the pools. If they have too
     -- little, expired reservations come back, and it looks once more.
     FOR i IN 1 .. 2 LOOP
+        EXIT WHEN befores IS NOT NULL;
         FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
             request := requests[places[i]];
             request.count := 0;
@@ -4060,6 +4259,10 @@ BEGIN
             END IF;
             requests[places[i]] := request;
         END LOOP;
+        IF idempotency_key IS NOT NULL AND i = 1 THEN
+            befores := pglimit._befores(requests, places, idempotency_key, false, true); -- once more, while they are locked
+            EXIT WHEN befores IS NOT NULL;
+        END IF;
         rest := cost;
         FOR i IN 1 .. last LOOP
             request := requests[i];
@@ -4090,12 +4293,24 @@ BEGIN
         END LOOP;
         EXIT WHEN NOT freed;
     END LOOP;
-    FOR i IN 1 .. CASE WHEN rest > 0::float8 AND NOT partial THEN last ELSE 0 END LOOP
+    IF befores IS NOT NULL THEN
+        rest := cost;
+    END IF;
+    FOR i IN 1 .. CASE WHEN befores IS NOT NULL THEN last ELSE 0 END LOOP
+        shares[i] := CASE WHEN (befores[i]).id IS NOT NULL THEN (befores[i]).reserved WHEN requests[i].statement = 'none' THEN GREATEST(0, rest) ELSE 0 END;
+        needs[i] := CASE WHEN requests[i].statement = 'denied' THEN GREATEST(0, rest) ELSE shares[i] END;
+        rest := rest - shares[i];
+        IF (befores[i]).id IS NOT NULL THEN
+            requests[i] := befores[i];
+        END IF;
+    END LOOP;
+    FOR i IN 1 .. CASE WHEN rest > 0::float8 AND NOT partial AND befores IS NULL THEN last ELSE 0 END LOOP
         needs[i] := shares[i] + rest; -- what it has and the others lack
         shares[i] := 0;
     END LOOP;
 
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        EXIT WHEN befores IS NOT NULL;
         request := requests[places[i]];
         request.units := CASE WHEN shares[places[i]] > 0::float8 THEN shares[places[i]] ELSE needs[places[i]] END;
         IF request.statement <> 'denied' AND request.units > 0::float8 THEN
@@ -4109,6 +4324,9 @@ BEGIN
                 IF request.granted <> 1::float8 THEN
                     RAISE serialization_failure USING MESSAGE = 'pglimit: a row changed while it was locked', HINT = 'Roll back, and run the transaction again.';
                 END IF;
+                IF idempotency_key IS NOT NULL THEN
+                    PERFORM pglimit._admitted(request, 'spent', 0, idempotency_key, cost);
+                END IF;
             ELSIF request.algorithm = 'sliding_window_log' THEN
                 -- When there is room for the units; the take looked for none.
                 due := request;
@@ -4121,7 +4339,7 @@ BEGIN
         requests[places[i]] := request;
     END LOOP;
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
-        CONTINUE WHEN marks[places[i]] = '' OR needs[places[i]] = 0::float8;
+        CONTINUE WHEN befores IS NOT NULL OR marks[places[i]] = '' OR needs[places[i]] = 0::float8;
         PERFORM pglimit._recorded(requests[places[i]], marks[places[i]]); -- all rows are locked
     END LOOP;
     FOR i IN 1 .. pg_catalog.cardinality(names) LOOP
@@ -4150,10 +4368,385 @@ BEGIN
     ELSIF most >= cost THEN
         wait_s := LEAST(wait_s, empty_s);
     END IF;
-    RETURN (granted_by IS NOT NULL, wait_s, granted_by, answers)::pglimit.pools;
+    RETURN (granted_by IS NOT NULL, wait_s, granted_by, answers, befores IS NOT NULL)::pglimit.pools;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow_any IS 'Requests cost units of the first of several pools that has room for them; with split, of several together.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.reserve_all(names text[], keys text[], costs float8[] DEFAULT NULL, ttl_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL,
+    floors float8[] DEFAULT NULL, idempotency_key text DEFAULT NULL) RETURNS pglimit.reservations
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    most bigint := 1000; -- requests
+    name text;
+    key text;
+    cost float8;
+    floor float8;
+    policy pglimit._policy;
+    request pglimit._request;
+    due pglimit._request;
+    requests pglimit._request[]; -- as in the call
+    marks text[];
+    bounds bigint[]; -- max_keys
+    bounded bool := false; -- one of them
+    missing bigint[] := '{}'; -- places of keys that have no row yet, in the order of locks
+    permits bigint;
+    taken bigint[] := '{}'; -- of those that have a permit
+    looked pglimit._request[]; -- before that
+    begins bool := false; -- a denial a block, or it may be none
+    answer pglimit.result;
+    answers pglimit.result[];
+    places bigint[]; -- in the order of locks
+    fits bool[];
+    enforced bigint := 0;
+    possible bool := true; -- that all fit
+    denied bool := false; -- by overrides, before any statement
+    allowed bool := true;
+    denied_by bigint;
+    delay_s float8 := 0;
+    wait_s float8 := 0;
+    befores pglimit._request[]; -- as they were admitted under the idempotency key
+    ttl_us bigint := round(ttl_s * 1e6::float8);
+    reservations text[];
+    expires_at_us bigint;
+BEGIN
+    -- As lists that begin at 1.
+    names := ARRAY(SELECT pg_catalog.unnest(names));
+    keys := ARRAY(SELECT pg_catalog.unnest(keys));
+    costs := CASE WHEN costs IS NULL THEN pg_catalog.array_fill(1::float8, ARRAY[pg_catalog.cardinality(names)]) ELSE ARRAY(SELECT pg_catalog.unnest(costs)) END;
+    floors := CASE WHEN floors IS NOT NULL THEN ARRAY(SELECT pg_catalog.unnest(floors)) END;
+    IF (pg_catalog.cardinality(names) BETWEEN 1 AND most) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('names', 'a list of ' || pg_catalog.cardinality(names)::text, 'must have from 1 to ' || most::text || ' policies', 'Name one for each key.');
+    ELSIF pg_catalog.cardinality(keys) <> pg_catalog.cardinality(names) OR pg_catalog.cardinality(costs) <> pg_catalog.cardinality(names) THEN
+        PERFORM pglimit._refuse('keys', 'a list of ' || pg_catalog.cardinality(keys)::text, 'names, keys and costs must be of one length', 'Leave costs out for 1 unit of each.');
+    ELSIF pg_catalog.cardinality(floors) <> pg_catalog.cardinality(names) THEN
+        PERFORM pglimit._refuse('floors', 'a list of ' || pg_catalog.cardinality(floors)::text, 'names and floors must be of one length', 'Leave floors out for none.');
+    END IF;
+    FOR i IN 1 .. pg_catalog.cardinality(names) LOOP
+        name := names[i];
+        key := keys[i];
+        cost := costs[i];
+        floor := floors[i]; -- none if floors is NULL
+        policy := pglimit._policy_of(name, key, now);
+        request := pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
+            time_zone => policy.time_zone, anchor => policy.anchor, unlimited => policy.unlimited,
+            count_denials => policy.count_denials, blocked_until => policy.blocked_until, lease => policy.lease,
+            floor => floor, overdraft => policy.overdraft);
+        requests[i] := request;
+        IF policy.max_keys < 0 THEN
+            PERFORM pglimit._admit(request, policy.max_keys); -- which refuses it
+        END IF;
+        marks[i] := policy.marks;
+        bounds[i] := policy.max_keys;
+        bounded := bounded OR policy.max_keys > 0;
+        denied := denied OR request.statement = 'denied' AND NOT request.shadow;
+        CONTINUE WHEN request.shadow OR request.statement = 'none';
+        enforced := enforced + 1;
+        possible := possible AND request.statement <> 'check';
+    END LOOP;
+    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
+            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
+            units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
+            current, previous, newest_at_us, frees_at_us, end_us, priority, source, debt, total_granted, total_spent, total_expired, lots, spent_lot, spent_end_us,
+            spent_priority, place)
+        ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
+    FOR i IN 2 .. pg_catalog.cardinality(places) LOOP
+        IF requests[places[i]].policy = requests[places[i - 1]].policy AND requests[places[i]].key = requests[places[i - 1]].key THEN
+            PERFORM pglimit._refuse('keys', quote_literal(left(requests[places[i]].key, 40)), 'is there twice for policy ' || requests[places[i]].policy, 'Add up its costs.');
+        END IF;
+    END LOOP;
+
+    IF idempotency_key IS NOT NULL AND NOT denied THEN
+        befores := pglimit._befores(requests, places, idempotency_key, true, false);
+    END IF;
+
+    -- Keys of policies that bound them. A key that has no row yet gets it only if the others are
+    -- not denied anyhow, or their denial begins a block.
+    IF bounded AND possible AND NOT denied AND befores IS NULL THEN
+        FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+            request := requests[places[i]];
+            CONTINUE WHEN bounds[places[i]] = 0 OR request.shadow OR request.statement = 'none';
+            IF NOT pglimit._present(request) THEN
+                missing := pg_catalog.array_append(missing, places[i]);
+            END IF;
+        END LOOP;
+        IF pg_catalog.cardinality(missing) > 0 AND pg_catalog.cardinality(missing) < enforced THEN
+            FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+                request := requests[places[i]];
+                CONTINUE WHEN request.shadow OR request.statement = 'none';
+                request.statement := 'check';
+                request.again := true;
+                request := pglimit._run(request);
+                looked[places[i]] := request;
+                IF request.blocked_until_us > request.updated_at_us THEN
+                    possible := false;
+                ELSIF floor((request.room - request.level) / request.units) < 1::float8 THEN
+                    possible := false;
+                    begins := begins OR request.block_for_us > 0 OR EXISTS (SELECT FROM pglimit_reservation AS h
+                        WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.expires_at_us <= request.now_us AND h.algorithm = request.algorithm);
+                END IF;
+            END LOOP;
+            possible := possible OR begins;
+        END IF;
+        FOR i IN 1 .. pg_catalog.cardinality(missing) LOOP
+            EXIT WHEN NOT possible;
+            permits := pglimit._permit(requests[missing[i]], bounds[missing[i]]);
+            IF permits > 0 THEN
+                taken := pg_catalog.array_append(taken, missing[i]);
+            ELSIF permits IS NULL THEN
+                requests[missing[i]].statement := 'denied';
+                denied := true;
+            END IF;
+        END LOOP;
+        FOR i IN 1 .. CASE WHEN denied THEN pg_catalog.cardinality(taken) ELSE 0 END LOOP
+            PERFORM pglimit._permit(requests[taken[i]], bounds[taken[i]], -1); -- it is not used
+        END LOOP;
+    END IF;
+
+    -- While this call waited for the rows, the same one may have been admitted.
+    IF idempotency_key IS NOT NULL AND NOT denied AND befores IS NULL THEN
+        FOR i IN 1 .. CASE WHEN possible THEN pg_catalog.cardinality(places) ELSE 0 END LOOP
+            request := requests[places[i]];
+            CONTINUE WHEN request.shadow OR request.statement = 'none';
+            request.count := 0;
+            request.block_for_us := LEAST(request.block_for_us, 0::bigint); -- its denial may be none; a floor is below 0
+            PERFORM pglimit._again(request);
+        END LOOP;
+        befores := pglimit._befores(requests, places, idempotency_key, true, true);
+    END IF;
+
+    allowed := NOT denied;
+    -- Locks the rows in their order and looks what fits. A take of no units starts the block of a
+    -- key for whose cost there is no room, and changes nothing else.
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        EXIT WHEN denied OR befores IS NOT NULL;
+        request := requests[places[i]];
+        CONTINUE WHEN request.shadow OR request.statement = 'none';
+        IF possible OR looked IS NULL THEN
+            request.count := 0;
+            request.again := true;
+            IF NOT possible THEN
+                request.statement := 'check';
+            END IF;
+            request := pglimit._run(request);
+        ELSE
+            request := looked[places[i]];
+        END IF;
+        IF NOT possible AND enforced > 1 AND request.blocked_until_us > request.updated_at_us THEN
+            request.granted := -1;
+        END IF;
+        fits[places[i]] := request.granted = 0::float8 AND floor((request.room - request.level) / request.units) >= 1::float8;
+        IF possible AND NOT fits[places[i]] THEN
+            IF request.granted = 0::float8 AND request.algorithm <> 'leaky_bucket_queue' THEN
+                IF pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) THEN
+                    PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
+                    request := pglimit._again(request);
+                    fits[places[i]] := floor((request.room - request.level) / request.units) >= 1::float8;
+                END IF;
+            END IF;
+        END IF;
+        allowed := allowed AND fits[places[i]];
+        requests[places[i]] := request;
+    END LOOP;
+
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        request := requests[places[i]];
+        request.count := 1;
+        IF request.statement = 'none' THEN
+            answer := pglimit._answer(request);
+        ELSIF befores IS NOT NULL AND NOT request.shadow THEN
+            request := befores[places[i]];
+            answer := pglimit._answer(request);
+        ELSIF request.shadow OR denied AND request.statement <> 'denied' THEN
+            -- A shadow never denies the others, and is not decided if they were denied.
+            answer := (NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, NULL)::pglimit.result;
+            IF allowed THEN
+                IF bounds[places[i]] > 0 THEN
+                    request := pglimit._admit(request, bounds[places[i]]);
+                END IF;
+                request := pglimit._once(request, idempotency_key);
+                IF request.id IS NULL THEN
+                    request := pglimit._run(request);
+                END IF;
+                answer := pglimit._answer(request);
+            END IF;
+        ELSIF allowed THEN
+            request := pglimit._again(request);
+            IF request.granted <> 1::float8 THEN
+                RAISE serialization_failure USING MESSAGE = 'pglimit: a row changed while it was locked', HINT = 'Roll back, and run the transaction again.';
+            END IF;
+            answer := pglimit._answer(request);
+        ELSE
+            IF fits[places[i]] THEN
+                request.granted := 1;
+            END IF;
+            IF request.granted <> 1::float8 AND request.algorithm = 'sliding_window_log' AND NOT denied THEN
+                -- When there is room for the units; the take looked for none.
+                due := request;
+                due.statement := 'check';
+                due.now_us := request.updated_at_us;
+                due := pglimit._run(due);
+                request.frees_at_us := due.frees_at_us;
+            END IF;
+            answer := pglimit._answer(request);
+            IF NOT answer.allowed THEN
+                IF denied_by IS NULL OR answer.retry_after_s IS NULL AND wait_s IS NOT NULL OR answer.retry_after_s > wait_s
+                    OR places[i] < denied_by AND answer.retry_after_s IS NOT DISTINCT FROM wait_s THEN
+                    denied_by := places[i];
+                    wait_s := answer.retry_after_s;
+                END IF;
+            END IF;
+        END IF;
+        IF NOT allowed THEN
+            answer.granted := 0;
+            answer.delay_s := 0;
+        ELSE
+            IF request.id IS NULL AND request.granted > 0::float8 AND request.statement <> 'none' THEN
+                request := pglimit._admitted(request, 'open', ttl_us, idempotency_key, NULL);
+            END IF;
+            reservations[places[i]] := pglimit._reservation_id(CASE WHEN request.id IS NULL THEN 'uncounted' ELSE request.algorithm END,
+                coalesce(request.id, replace(gen_random_uuid()::text, '-'::text, ''::text)), request.policy, request.key);
+            expires_at_us := LEAST(expires_at_us, coalesce(request.expires_at_us, request.now_us + ttl_us));
+        END IF;
+        delay_s := GREATEST(delay_s, answer.delay_s);
+        answers[places[i]] := answer;
+        requests[places[i]] := request;
+    END LOOP;
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        CONTINUE WHEN marks[places[i]] = '' OR befores IS NOT NULL;
+        PERFORM pglimit._recorded(requests[places[i]], marks[places[i]]); -- all rows are locked
+    END LOOP;
+    RETURN (allowed, wait_s, denied_by, answers, befores IS NOT NULL, reservations, pglimit._moment(expires_at_us))::pglimit.reservations;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.reserve_all IS 'Sets units aside under several policies and keys at once for ttl_s, all of them or none.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.settle_all(reservations text[], units float8[], now timestamptz DEFAULT NULL) RETURNS SETOF pglimit.settlement
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    most bigint := 1000; -- reservations
+    last bigint;
+    ids text[];
+    request pglimit._request;
+    requests pglimit._request[]; -- as in the call
+    places bigint[]; -- in the order of locks
+    spent float8;
+    answer pglimit.result;
+    replayed bool;
+    settlements pglimit.settlement[];
+BEGIN
+    -- As lists that begin at 1.
+    ids := ARRAY(SELECT pg_catalog.unnest(reservations));
+    last := pg_catalog.cardinality(ids);
+    units := ARRAY(SELECT pg_catalog.unnest(units));
+    IF (last BETWEEN 1 AND most) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('reservations', 'a list of ' || last::text, 'must have from 1 to ' || most::text || ' IDs', 'They are the column reservations of what pglimit.reserve_all returned.');
+    ELSIF pg_catalog.cardinality(units) <> 1 AND pg_catalog.cardinality(units) <> last THEN
+        PERFORM pglimit._refuse('units', 'a list of ' || pg_catalog.cardinality(units)::text, 'must have one number for all, or ' || last::text || ': one for each reservation', 'It is what was really spent; 0 gives all back.');
+    END IF;
+    FOR i IN 1 .. last LOOP
+        request := pglimit._reservation(ids[i]);
+        request.units := units[CASE WHEN pg_catalog.cardinality(units) = 1 THEN 1 ELSE i END];
+        IF (request.units >= 0::float8 AND request.units <= 9007199254740992::float8) IS NOT TRUE THEN
+            PERFORM pglimit._refuse('units', request.units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
+        END IF;
+        settlements[i] := (true, 0, 0, 0, 0, 0, 0, NULL, false, false, false)::pglimit.settlement; -- of an uncounted one
+        requests[i] := request;
+    END LOOP;
+    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
+            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
+            units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
+            current, previous, newest_at_us, frees_at_us, end_us, priority, source, debt, total_granted, total_spent, total_expired, lots, spent_lot, spent_end_us,
+            spent_priority, place)
+        WHERE r.algorithm <> 'uncounted'
+        ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C", r.id COLLATE "C");
+    -- Locks all reservations before the row of any key.
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        request := requests[places[i]];
+        IF i > 1 AND ids[places[i]] = ids[places[i - 1]] THEN
+            PERFORM pglimit._refuse('reservations', quote_literal(left(ids[places[i]], 80)), 'is there twice', 'Name each once.');
+        END IF;
+        PERFORM FROM pglimit_reservation AS h WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id FOR UPDATE;
+    END LOOP;
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        request := requests[places[i]];
+        spent := request.units;
+        request := pglimit._settle(request, 'settled', spent, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
+        IF request.changes IS NULL THEN
+            RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(ids[places[i]], 80)),
+                HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten. None of the others was ended.';
+        END IF;
+        replayed := request.state = 'settled' AND request.units_before = spent;
+        IF NOT (request.changes OR replayed) THEN
+            RAISE object_not_in_prerequisite_state USING HINT = 'A reservation ends once. None of the others was ended.',
+                MESSAGE = 'pglimit: the reservation ' || quote_literal(left(ids[places[i]], 80)) || ' was ' || request.state || ', with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
+        END IF;
+        answer := pglimit._answer(request);
+        settlements[places[i]] := (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
+            replayed, request.state = 'expired' OR request.state = 'open' AND request.now_us >= request.expires_at_us)::pglimit.settlement;
+    END LOOP;
+    FOR i IN 1 .. last LOOP
+        RETURN NEXT settlements[i];
+    END LOOP;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.settle_all IS 'Ends several reservations with what was really spent, or none; units has one number for all, or one for each.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.cancel_all(reservations text[], now timestamptz DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    most bigint := 1000; -- reservations
+    last bigint;
+    ids text[];
+    request pglimit._request;
+    requests pglimit._request[]; -- as in the call
+    places bigint[]; -- in the order of locks
+BEGIN
+    -- As lists that begin at 1.
+    ids := ARRAY(SELECT pg_catalog.unnest(reservations));
+    last := pg_catalog.cardinality(ids);
+    IF (last BETWEEN 1 AND most) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('reservations', 'a list of ' || last::text, 'must have from 1 to ' || most::text || ' IDs', 'They are the column reservations of what pglimit.reserve_all returned.');
+    END IF;
+    FOR i IN 1 .. last LOOP
+        request := pglimit._reservation(ids[i]);
+        requests[i] := request;
+    END LOOP;
+    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
+            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
+            units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
+            current, previous, newest_at_us, frees_at_us, end_us, priority, source, debt, total_granted, total_spent, total_expired, lots, spent_lot, spent_end_us,
+            spent_priority, place)
+        WHERE r.algorithm <> 'uncounted'
+        ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C", r.id COLLATE "C");
+    -- Locks all reservations before the row of any key.
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        request := requests[places[i]];
+        IF i > 1 AND ids[places[i]] = ids[places[i - 1]] THEN
+            PERFORM pglimit._refuse('reservations', quote_literal(left(ids[places[i]], 80)), 'is there twice', 'Name each once.');
+        END IF;
+        PERFORM FROM pglimit_reservation AS h WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id FOR UPDATE;
+    END LOOP;
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        request := requests[places[i]];
+        request := pglimit._settle(request, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
+        IF request.changes IS NULL THEN
+            RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(ids[places[i]], 80)),
+                HINT = 'It never was, its transaction was rolled back, or it ended so long ago that it is forgotten. None of the others was ended.';
+        END IF;
+        IF request.state = 'settled' THEN
+            RAISE object_not_in_prerequisite_state USING HINT = 'A reservation ends once. None of the others was ended.',
+                MESSAGE = 'pglimit: the reservation ' || quote_literal(left(ids[places[i]], 80)) || ' was ' || request.state || ', with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
+        END IF;
+    END LOOP;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.cancel_all IS 'Ends several reservations of which nothing was spent, or none.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.allow_up_to(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
@@ -5915,11 +6508,11 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance',
-                     'allow', 'allow_all', 'allow_any', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage',
-                     'usage_with', 'charge', 'charge_with', 'grant', 'refund', 'refund_with', 'reserve', 'reserve_with',
-                     'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed',
-                     'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
-                     'reset_with')
+                     'allow', 'allow_all', 'allow_any', 'reserve_all', 'settle_all', 'cancel_all', 'allow_up_to',
+                     'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with', 'charge', 'charge_with', 'grant', 'refund',
+                     'refund_with', 'reserve', 'reserve_with', 'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt',
+                     'attempt_with', 'succeeded', 'failed', 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with',
+                     'unblock', 'unblock_with', 'reset', 'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'reserve_up_to', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
@@ -5974,18 +6567,18 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance',
-                 'allow', 'allow_all', 'allow_any', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage',
-                 'usage_with', 'charge', 'charge_with', 'grant', 'refund', 'refund_with', 'reserve', 'reserve_with',
-                 'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed',
-                 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
-                 'reset_with',
-                 '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
+                 'allow', 'allow_all', 'allow_any', 'reserve_all', 'settle_all', 'cancel_all', 'allow_up_to',
+                 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with', 'charge', 'charge_with', 'grant', 'refund',
+                 'refund_with', 'reserve', 'reserve_with', 'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt',
+                 'attempt_with', 'succeeded', 'failed', 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with',
+                 'unblock', 'unblock_with', 'reset', 'reset_with',
+                 '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment', '_before', '_befores', '_once', '_admitted',
                  '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_recorded', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log', '_balance') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.results, pglimit.pools, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.slot, pglimit._holding, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
+        DROP TYPE pglimit.results, pglimit.reservations, pglimit.pools, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.slot, pglimit._holding, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
     END IF;
     PERFORM set_config('lock_timeout'::text, '10s'::text, true);
     BEGIN

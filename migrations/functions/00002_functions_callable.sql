@@ -39,18 +39,18 @@ BEGIN
         FOR f IN SELECT p.oid FROM pg_proc AS p
                  WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance',
-                     'allow', 'allow_all', 'allow_any', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage',
-                     'usage_with', 'charge', 'charge_with', 'grant', 'refund', 'refund_with', 'reserve', 'reserve_with',
-                     'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed',
-                     'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
-                     'reset_with',
-                     '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
+                     'allow', 'allow_all', 'allow_any', 'reserve_all', 'settle_all', 'cancel_all', 'allow_up_to',
+                     'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with', 'charge', 'charge_with', 'grant', 'refund',
+                     'refund_with', 'reserve', 'reserve_with', 'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt',
+                     'attempt_with', 'succeeded', 'failed', 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with',
+                     'unblock', 'unblock_with', 'reset', 'reset_with',
+                     '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment', '_before', '_befores', '_once', '_admitted',
                      '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_recorded', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                      '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log', '_balance') LOOP
             EXECUTE 'DROP FUNCTION ' || f::text;
         END LOOP;
         IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-            DROP TYPE pglimit.results, pglimit.pools, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.slot, pglimit._holding, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
+            DROP TYPE pglimit.results, pglimit.reservations, pglimit.pools, pglimit.result, pglimit.reservation, pglimit.ticket, pglimit._trial, pglimit.slot, pglimit._holding, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._bound, pglimit._policy;
         END IF;
         RAISE SQLSTATE 'PGLIM' USING MESSAGE = 'pglimit: all can be dropped';
     EXCEPTION WHEN SQLSTATE 'PGLIM' THEN
@@ -60,11 +60,11 @@ BEGIN
     FOR f, called IN SELECT p.oid, p.proname FROM pg_proc AS p
              WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'balance',
-                     'allow', 'allow_all', 'allow_any', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage',
-                     'usage_with', 'charge', 'charge_with', 'grant', 'refund', 'refund_with', 'reserve', 'reserve_with',
-                     'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt', 'attempt_with', 'succeeded', 'failed',
-                     'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with', 'unblock', 'unblock_with', 'reset',
-                     'reset_with')
+                     'allow', 'allow_all', 'allow_any', 'reserve_all', 'settle_all', 'cancel_all', 'allow_up_to',
+                     'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with', 'charge', 'charge_with', 'grant', 'refund',
+                     'refund_with', 'reserve', 'reserve_with', 'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt',
+                     'attempt_with', 'succeeded', 'failed', 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with',
+                     'unblock', 'unblock_with', 'reset', 'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'reserve_up_to', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, '_undone_'::text || called::text);

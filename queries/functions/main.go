@@ -14,6 +14,7 @@
 //	public.tmpl      puts the parts together: the functions that programs call
 //	attempt.tmpl     has attempts, from their arguments to their results
 //	slot.tmpl        has slots, likewise
+//	once.tmpl        has what is remembered of several keys, and ends their reservations
 //	asking.tmpl      has what schema pglimit_ask adds
 //
 // What is known of a call goes from part to part as a value of the type _request, whose
@@ -170,12 +171,7 @@ func functions(read *statements) (all []function) {
 	one, numbers := slices.Concat(limit[:1], now), slices.Concat(limit, burst, tick, fixed, ends)
 	all = append(all, function{Name: "allow", Template: "decision", Algorithm: ofPolicy, Returns: "pglimit.result",
 		About: "Requests cost units under a policy, all or nothing.", Parameters: slices.Concat(target, one, floor)})
-	all = append(all, function{Name: "allow_all", Template: "together", Algorithm: ofPolicy, Returns: "pglimit.results",
-		About:      "Requests units under several policies and keys at once, all of them or none.",
-		Parameters: slices.Concat([]parameter{{"names", "text[]", ""}, {"keys", "text[]", ""}, {"costs", "float8[]", "NULL"}}, now, []parameter{{"floors", "float8[]", "NULL"}})})
-	all = append(all, function{Name: "allow_any", Template: "any", Algorithm: ofPolicy, Returns: "pglimit.pools",
-		About:      "Requests cost units of the first of several pools that has room for them; with split, of several together.",
-		Parameters: slices.Concat([]parameter{{"names", "text[]", ""}, {"keys", "text[]", ""}}, limit[:1], []parameter{{"split", "bool", "false"}}, now, []parameter{{"floors", "float8[]", "NULL"}})})
+	all = append(all, manyKeys()...)
 	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a policy and is granted what fits.", one, numbers)
 	verb("check", "dispatch", "pglimit.result", "Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.", one, numbers)
 	verb("usage", "usage", "pglimit.usage", "Reports what a key has spent under a policy, what is reserved and what is left.", now, numbers[1:])
@@ -306,9 +302,13 @@ func (f function) Arguments() string {
 	return strings.Join(all, ", ")
 }
 
-// Each is the function for one of the requests of allow_all or allow_any.
+// Each is the function for one of the requests of allow_all, reserve_all or allow_any.
 func (f function) Each() function {
-	f.Name, f.Parameters = "allow", slices.Concat(target, limit[:1], now, floor)
+	each := slices.Concat(target, limit[:1], now, floor)
+	if f.Name = "allow"; f.Reserves() {
+		f.Name, each = "reserve", append(each, ttl...)
+	}
+	f.Parameters = each
 	return f
 }
 
