@@ -315,3 +315,20 @@ func ExampleLimiter_AllowAll_once() {
 	// true 7 false <nil>
 	// true 7 true <nil>
 }
+
+// What an order did not cost goes back to the pool that gave last first.
+func ExampleAny_Back() {
+	l := limiter.NewMemory(nil)
+	defer l.Close()
+	weekly := limiter.Policy{Name: "weekly", Algorithm: limiter.FixedWindow, Limit: 30, Period: 7 * 24 * time.Hour}
+	credits := limiter.Policy{Name: "credits", Algorithm: limiter.FixedWindow, Limit: 100, Period: 365 * 24 * time.Hour}
+	pools := []limiter.Request{weekly.Request("alice", 40), credits.Request("alice", 40)}
+	given, _ := l.AllowAnySplit(ctx, pools...) // 30 and 10
+	for i, units := range given.Back(15) {     // the work cost 25
+		r, _ := l.Refund(ctx, pools[i].Policy, pools[i].Key, units)
+		fmt.Println(pools[i].Policy.Name, units, r.Remaining)
+	}
+	// Output:
+	// weekly 5 5
+	// credits 10 100
+}

@@ -44,6 +44,14 @@ func TestFunctionsAllowAnyDecidesAsGo(t *testing.T) {
 	testworld.SearchFunctions(t, d, 15, testworld.Functions{ByName: true, Q: testworld.FunctionsPool(t)}, testworld.Holdable()...)
 }
 
+// TestFunctionsReserveAllDecidesAsGo: reservations of several keys, their ends, and idempotency keys of
+// sets, among calls of the library under the same keys.
+func TestFunctionsReserveAllDecidesAsGo(t *testing.T) {
+	t.Parallel()
+	d := search.Draw{Plain: true, Names: 3, Operations: "reserve_all reserve_all reserve_all settle_all settle_all cancel_all settle once once all all any split allow charge refund usage block reset"}
+	testworld.SearchFunctions(t, d, 15, testworld.Functions{ByName: true, Q: testworld.FunctionsPool(t)}, testworld.Holdable()...)
+}
+
 // TestFunctionsEndsAt: a window with the caller's end equals the window that the library
 // would have aligned so, in every field, and uses the same row.
 func TestFunctionsEndsAt(t *testing.T) {

@@ -371,6 +371,7 @@ func TestUsageThatNobodyRecords(t *testing.T) {
 	for _, call := range []string{
 		`pglimit.allow('refused', 'k')`, `pglimit.charge('refused', 'k', 1)`, `pglimit.reserve('refused', 'k', 1, 60)`, `pglimit.allow_up_to('refused', 'k', 2)`,
 		`pglimit.allow_all(ARRAY['refused', 'refused'], ARRAY['k', 'l'])`, `pglimit.allow_any(ARRAY['refused', 'refused'], ARRAY['k', 'l'], 1)`, `pglimit.refund('refused', 'k', 1)`,
+		`pglimit.reserve_all(ARRAY['refused'], ARRAY['k'], ttl_s => 60)`, `pglimit.allow_all(ARRAY['refused'], ARRAY['k'], idempotency_key => 'x')`,
 	} {
 		var answer *pgconn.PgError
 		if _, err := pool.Exec(t.Context(), "SELECT "+call); !errors.As(err, &answer) || answer.Code != "0A000" || !strings.Contains(answer.Message, "usage_by") {

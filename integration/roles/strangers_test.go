@@ -45,7 +45,7 @@ func TestStrangersInSearch(t *testing.T) {
 	})
 	t.Run("by name", func(t *testing.T) {
 		t.Parallel()
-		d := search.Draw{Operations: search.Ordinary + " any any split split override override override override", Shadows: true, Names: 1}
+		d := search.Draw{Operations: search.Ordinary + " any any split split once all reserve_all reserve_all settle_all cancel_all override override override override", Shadows: true, Names: 1}
 		testworld.SearchFunctions(t, d, 3, testworld.Functions{Q: pool, ByName: true})
 	})
 }

@@ -51,7 +51,7 @@ func SearchFunctions(t *testing.T, d search.Draw, histories int, functions Funct
 				}
 			}
 			s.Alike = func(step *search.Step, got, want limiter.Result) bool {
-				if (step.Op == "all" || step.Op == "any" || step.Op == "split") && want.Source == limiter.SourceSkipped {
+				if (step.Op == "all" || step.Op == "any" || step.Op == "split" || step.Op == "reserve_all") && want.Source == limiter.SourceSkipped {
 					return !got.Allowed
 				}
 				if want.Policy.Shadow { // the functions let it pass at once

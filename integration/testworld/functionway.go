@@ -273,60 +273,6 @@ func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u 
 	return u, err
 }
 
-// AllowAll leaves requests that name a key twice, or two policies of one name, to the library.
-func (f *Functions) AllowAll(ctx context.Context, requests ...limiter.Request) (all limiter.Results, err error) {
-	policies, keys := map[string]limiter.Policy{}, map[[2]string]bool{}
-	var names, of []string
-	var costs, floors []float64
-	for _, in := range requests {
-		p, known := policies[in.Policy.Name]
-		if k := [2]string{in.Policy.Name, in.Key}; !f.ByName || in.IdempotencyKey != "" || known && p != in.Policy || keys[k] {
-			return f.Limiter.AllowAll(ctx, requests...)
-		} else {
-			policies[in.Policy.Name], keys[k] = in.Policy, true
-		}
-		names, of, costs = append(names, in.Policy.Name), append(of, in.Key), append(costs, in.Cost)
-		floors = append(floors, in.Floor)
-	}
-	for _, p := range policies {
-		f.Store(p)
-	}
-	type answer struct {
-		Allowed     bool
-		RetryAfterS *float64
-		DelayS      float64
-		DeniedBy    *int
-		functionRow
-	}
-	rows, err := f.Q.Query(ctx, `SELECT a.allowed, a.retry_after_s, a.delay_s, a.denied_by, coalesce(r.allowed, false), coalesce(r.granted, 0), coalesce(r.remaining, 0), coalesce(r.level, 0),
-		r.retry_after_s, r.reset_after_s, r.delay_s, r.reason, coalesce(r.shadowed, false)
-		FROM pglimit.allow_all($1, $2, $3, $4, $5) AS a, unnest(a.requests) AS r`, names, of, costs, f.at(), floors)
-	if err != nil {
-		return all, kindOf(err)
-	}
-	answers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[answer])
-	if err != nil {
-		return all, kindOf(err)
-	}
-	all.DeniedBy = -1
-	for _, a := range answers {
-		if all.Allowed = a.Allowed; a.DeniedBy != nil {
-			all.DeniedBy = *a.DeniedBy - 1
-		}
-		all.PerRequest = append(all.PerRequest, a.result())
-	}
-	var after, delay time.Duration
-	for i, r := range all.PerRequest {
-		if delay = max(delay, r.Delay); i == all.DeniedBy {
-			after = r.RetryAfter
-		}
-	}
-	if a := answers[0]; Seconds(a.RetryAfterS) != after || Seconds(&a.DelayS) != delay {
-		return all, fmt.Errorf("retry after %v, delay %v, of %+v", Seconds(a.RetryAfterS), a.DelayS, all)
-	}
-	return all, nil
-}
-
 func (f *Functions) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
 	settled, err := row[struct {
 		functionRow
