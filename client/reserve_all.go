@@ -10,9 +10,9 @@ import (
 // ReserveAll sets units of several requests aside for ttl, from 1 to 1,000: all are reserved or none.
 func (l *Limiter) ReserveAll(ctx context.Context, ttl time.Duration, requests ...limiter.Request) (limiter.Reservations, error) {
 	var all struct {
-		Results   together   `json:"results"`
-		IDs       []string   `json:"ids"`
-		ExpiresAt *time.Time `json:"expires_at"`
+		Results   together  `json:"results"`
+		IDs       []string  `json:"ids"`
+		ExpiresAt time.Time `json:"expires_at"`
 	}
 	body := struct {
 		many
@@ -21,11 +21,7 @@ func (l *Limiter) ReserveAll(ctx context.Context, ttl time.Duration, requests ..
 	if err := l.send(ctx, "/v1/reserve-all", body, &all); err != nil {
 		return limiter.Reservations{Results: limiter.Results{DeniedBy: -1}}, err
 	}
-	r := limiter.Reservations{Results: all.Results.results(), IDs: all.IDs}
-	if all.ExpiresAt != nil {
-		r.ExpiresAt = *all.ExpiresAt
-	}
-	return r, nil
+	return limiter.Reservations{Results: all.Results.results(), IDs: all.IDs, ExpiresAt: all.ExpiresAt}, nil
 }
 
 // SettleAll ends several reservations with the units really spent, or none: one number for all of

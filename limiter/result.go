@@ -250,28 +250,12 @@ type Reservation struct {
 type Reservations struct {
 	// Results has the answers to the requests. If they are not Allowed, nothing is reserved and
 	// the other fields are zero.
-	Results Results
+	Results Results `json:"results"`
 	// IDs has the ID of each request's reservation, in their order, for SettleAll and CancelAll, or
 	// for Settle and Cancel of one: see Reservation.ID.
-	IDs []string
+	IDs []string `json:"ids"`
 	// ExpiresAt is when the first of them ends if it was neither settled nor cancelled.
-	ExpiresAt time.Time
-}
-
-// reservationsJSON is Reservations in JSON.
-type reservationsJSON struct {
-	IDs       []string   `json:"ids"`
-	ExpiresAt *time.Time `json:"expires_at"`
-	Results   Results    `json:"results"`
-}
-
-// MarshalJSON writes ids and expires_at as null if nothing is reserved.
-func (r Reservations) MarshalJSON() ([]byte, error) {
-	t := reservationsJSON{Results: r.Results}
-	if r.IDs != nil {
-		t.IDs, t.ExpiresAt = r.IDs, &r.ExpiresAt
-	}
-	return json.Marshal(t)
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
 }
 
 // reservationJSON is a Reservation in JSON.

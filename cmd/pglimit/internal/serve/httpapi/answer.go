@@ -3,7 +3,6 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/httplimit"
@@ -62,13 +61,12 @@ func appendResults(all any, perRequest []limiter.Result) (to []byte, err error) 
 
 // embed returns the JSON of an object with a Result as its field "result".
 func embed(object []byte, r limiter.Result) ([]byte, error) {
-	body, err := appendResult(nil, r)
-	return before(object, "result", body), err
-}
-
-// before returns the JSON of an object with a first field more.
-func before(object []byte, name string, value []byte) []byte {
-	return slices.Concat([]byte(`{"`+name+`":`), value, []byte(","), object[1:])
+	body, err := appendResult([]byte(`{"result":`), r)
+	if err != nil {
+		return nil, err
+	}
+	body = append(body, ',')
+	return append(body, object[1:]...), nil
 }
 
 // write answers with any value.

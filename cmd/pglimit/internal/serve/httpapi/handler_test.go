@@ -308,7 +308,7 @@ func TestReserveAll(t *testing.T) {
 	}
 	const both = `{"requests":[{"policy":"login","key":"a","cost":2},{"policy":"login","key":"b","cost":2}],"ttl":"1h"}`
 	first := ids(post(200, "/v1/reserve-all", both, `{"results":{"allowed":true,"denied_by":null,"per_request":[{"policy":"login",`))
-	post(200, "/v1/reserve-all", `{"requests":[{"policy":"login","key":"c","cost":2},{"policy":"login","key":"b","cost":2}]}`, `"ids":null,"expires_at":null}`)
+	post(200, "/v1/reserve-all", `{"requests":[{"policy":"login","key":"c","cost":2},{"policy":"login","key":"b","cost":2}]}`, `"ids":null}`)
 	spent("c", `"reserved":0`)
 	post(200, "/v1/settle-all", `{"ids":`+first+`,"units":1}`, `{"results":[{"policy":"login",`)
 	post(200, "/v1/settle-all", `{"ids":`+first+`,"units":[1,1]}`, `"replayed":true`)

@@ -36,20 +36,12 @@ func (h *Handler) reserveAll(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body := struct {
-		IDs       []string   `json:"ids"`
-		ExpiresAt *time.Time `json:"expires_at"`
-	}{IDs: made.IDs}
-	if made.IDs != nil {
-		body.ExpiresAt = &made.ExpiresAt
-	}
-	object, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
 	httplimit.SetHeader(w.Header(), made.Results.PerRequest...)
-	writeJSON(w, before(object, "results", results))
-	return nil
+	return write(w, struct {
+		Results   json.RawMessage `json:"results"`
+		IDs       []string        `json:"ids"` // null after a denial
+		ExpiresAt time.Time       `json:"expires_at,omitzero"`
+	}{results, made.IDs, made.ExpiresAt})
 }
 
 // amounts is units in JSON: a number for all reservations, or an array with one for each.
