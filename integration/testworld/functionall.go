@@ -64,18 +64,20 @@ func (f *Functions) AllowAll(ctx context.Context, requests ...limiter.Request) (
 		RetryAfterS *float64
 		DelayS      float64
 		DeniedBy    *int
+		Replayed    bool
 		functionRow
-	}](ctx, f.Q, `SELECT a.allowed, a.retry_after_s, a.delay_s, a.denied_by, `+each+`
+	}](ctx, f.Q, `SELECT a.allowed, a.retry_after_s, a.delay_s, a.denied_by, a.replayed, `+each+`
 		FROM pglimit.allow_all($1, $2, $3, $4, $5, $6) AS a, unnest(a.requests) AS r`, in.names, in.keys, in.costs, f.at(), in.floors, in.once)
 	if err != nil {
 		return all, err
 	}
 	all.DeniedBy = -1
-	for _, a := range answers {
+	for i, a := range answers {
 		if all.Allowed = a.Allowed; a.DeniedBy != nil {
 			all.DeniedBy = *a.DeniedBy - 1
 		}
 		all.PerRequest = append(all.PerRequest, a.result())
+		all.PerRequest[i].Replayed = a.Replayed && !requests[i].Policy.Shadow
 	}
 	var after, delay time.Duration
 	for i, r := range all.PerRequest {
@@ -101,10 +103,11 @@ func (f *Functions) ReserveAll(ctx context.Context, ttl time.Duration, requests 
 		DeniedBy *int
 		IDs      []string
 		Expires  *time.Time
+		Replayed bool
 		functionRow
-	}](ctx, f.Q, `SELECT a.allowed, a.denied_by, a.reservations, a.expires_at, `+each+`
+	}](ctx, f.Q, `SELECT a.allowed, a.denied_by, a.reservations, a.expires_at, a.replayed, `+each+`
 		FROM pglimit.reserve_all($1, $2, $3, $4, $5, $6, $7) AS a, unnest(a.requests) AS r`, in.names, in.keys, in.costs, ttl.Seconds(), f.at(), in.floors, in.once)
-	for _, a := range answers {
+	for i, a := range answers {
 		if made.Results.Allowed, made.IDs = a.Allowed, a.IDs; a.Expires != nil {
 			made.ExpiresAt = *a.Expires
 		}
@@ -112,6 +115,7 @@ func (f *Functions) ReserveAll(ctx context.Context, ttl time.Duration, requests 
 			made.Results.DeniedBy = *a.DeniedBy - 1
 		}
 		made.Results.PerRequest = append(made.Results.PerRequest, a.result())
+		made.Results.PerRequest[i].Replayed = a.Replayed && !requests[i].Policy.Shadow
 	}
 	return made, err
 }

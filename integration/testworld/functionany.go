@@ -20,8 +20,9 @@ func (f *Functions) allowAny(ctx context.Context, otherwise func(context.Context
 		Allowed     bool
 		RetryAfterS *float64
 		GrantedBy   *int
+		Replayed    bool
 		functionRow
-	}](ctx, f.Q, `SELECT a.allowed, a.retry_after_s, a.granted_by, `+each+`
+	}](ctx, f.Q, `SELECT a.allowed, a.retry_after_s, a.granted_by, a.replayed, `+each+`
 		FROM pglimit.allow_any($1, $2, $3, $4, $5, $6, $7) AS a, unnest(a.requests) AS r`, in.names, in.keys, requests[0].Cost, split, f.at(), in.floors, in.once)
 	if err != nil {
 		return a, err
@@ -30,7 +31,9 @@ func (f *Functions) allowAny(ctx context.Context, otherwise func(context.Context
 		if a.Allowed, a.RetryAfter = one.Allowed, Seconds(one.RetryAfterS); one.GrantedBy != nil {
 			a.GrantedBy = *one.GrantedBy - 1
 		}
-		a.PerRequest = append(a.PerRequest, one.result())
+		r := one.result()
+		r.Replayed = one.Replayed && r.Granted > 0
+		a.PerRequest = append(a.PerRequest, r)
 	}
 	return a, nil
 }

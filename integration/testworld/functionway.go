@@ -208,11 +208,18 @@ func (f *Functions) Reset(ctx context.Context, p limiter.Policy, key string) err
 	return err
 }
 
+// Reserve and ReserveUpTo have no function under an IdempotencyKey.
 func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	if in.IdempotencyKey != "" {
+		return f.Limiter.Reserve(ctx, in, ttl)
+	}
 	return f.hold(ctx, "reserve", in, ttl, "")
 }
 
 func (f *Functions) ReserveUpTo(ctx context.Context, in limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	if in.IdempotencyKey != "" {
+		return f.Limiter.ReserveUpTo(ctx, in, ttl)
+	}
 	return f.hold(ctx, "reserve_up_to", in, ttl, "")
 }
 
