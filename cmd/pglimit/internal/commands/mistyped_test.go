@@ -24,7 +24,7 @@ func TestMistypedCommand(t *testing.T) {
 		"lalow":                                 `did you mean "allow"?`,
 		"cahrge k":                              `did you mean "charge"?`,
 		"play":                                  `did you mean "playground" or "replay"?`,
-		"rese":                                  `did you mean "renew" or "reserve" or "reserve-up-to" or "reset"?`,
+		"rese":                                  `did you mean "renew" or "reserve" or "reserve-all" or "reserve-up-to" or "reset"?`,
 		"status":                                `did you mean "migrate status"?`,
 		"migrate upp":                           `unknown command "upp"; did you mean "up"? See ` + "`pglimit migrate --help`",
 		"migrate upp --to 3":                    `unknown command "upp"; did you mean "up"?`,
