@@ -43,7 +43,7 @@ func TestFunctionsReserveAllLeavesNothing(t *testing.T) {
 			t.Errorf("%s: %s, want %s", what, got, want)
 		}
 	}
-	const reserve = `SELECT coalesce(reservations, '{}') FROM pglimit.reserve_all($1, $2, array_fill(2::float8, ARRAY[cardinality($1)]), 60)`
+	const reserve = `SELECT coalesce(reservations, '{}') FROM pglimit.reserve_all($1::text[], $2, array_fill(2::float8, ARRAY[cardinality($1::text[])]), 60)`
 	for _, full := range policies {
 		testworld.Exec(t, pool, `SELECT pglimit.charge($1, 'k', 10000)`, full.Name)
 		if ids := testworld.Value[[]string](t, pool, reserve, names, keys); len(ids) > 0 {
@@ -98,7 +98,7 @@ func TestFunctionsOnceCountsOnce(t *testing.T) {
 			if verb == "reserve_all" {
 				ttl = "ttl_s => 60, "
 			}
-			costs := `array_fill(9000::float8, ARRAY[cardinality($1)])`
+			costs := `array_fill(9000::float8, ARRAY[cardinality($1::text[])])`
 			if verb == "allow_any" {
 				costs = "9000, split => true"
 			}

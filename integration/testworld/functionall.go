@@ -69,6 +69,9 @@ func (f *Functions) AllowAll(ctx context.Context, requests ...limiter.Request) (
 	}](ctx, f.Q, `SELECT a.allowed, a.retry_after_s, a.delay_s, a.denied_by, a.replayed, `+each+`
 		FROM pglimit.allow_all($1, $2, $3, $4, $5, $6) AS a, unnest(a.requests) AS r`, in.names, in.keys, in.costs, f.at(), in.floors, in.once)
 	if err != nil {
+		if in.once != nil { // a rollback keeps what the function freed, and the library frees it
+			_, _ = f.Limiter.AllowAll(ctx, requests...)
+		}
 		return all, err
 	}
 	all.DeniedBy = -1
@@ -107,6 +110,9 @@ func (f *Functions) ReserveAll(ctx context.Context, ttl time.Duration, requests 
 		functionRow
 	}](ctx, f.Q, `SELECT a.allowed, a.denied_by, a.reservations, a.expires_at, a.replayed, `+each+`
 		FROM pglimit.reserve_all($1, $2, $3, $4, $5, $6, $7) AS a, unnest(a.requests) AS r`, in.names, in.keys, in.costs, ttl.Seconds(), f.at(), in.floors, in.once)
+	if err != nil && in.once != nil {
+		_, _ = f.Limiter.ReserveAll(ctx, ttl, requests...)
+	}
 	for i, a := range answers {
 		if made.Results.Allowed, made.IDs = a.Allowed, a.IDs; a.Expires != nil {
 			made.ExpiresAt = *a.Expires

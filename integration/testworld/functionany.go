@@ -25,6 +25,9 @@ func (f *Functions) allowAny(ctx context.Context, otherwise func(context.Context
 	}](ctx, f.Q, `SELECT a.allowed, a.retry_after_s, a.granted_by, a.replayed, `+each+`
 		FROM pglimit.allow_any($1, $2, $3, $4, $5, $6, $7) AS a, unnest(a.requests) AS r`, in.names, in.keys, requests[0].Cost, split, f.at(), in.floors, in.once)
 	if err != nil {
+		if in.once != nil {
+			_, _ = otherwise(ctx, requests...)
+		}
 		return a, err
 	}
 	for _, one := range answers {

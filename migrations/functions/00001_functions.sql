@@ -3214,7 +3214,6 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
     held record;
-    asked float8;
 BEGIN
     request.id := NULL;
     SELECT h.id, h.state, h.reserved, h.requested, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us, h.created_at_us, h.expires_at_us,
@@ -3238,18 +3237,11 @@ BEGIN
         END IF;
         RETURN request;
     END IF;
-    asked := coalesce(nullif(held.requested, 0::float8), held.reserved);
-    IF held.state = 'granted' OR (request.verb = 'reserve') = (held.state = 'spent') THEN
-        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'was used with another function', 'Use another key.');
-    ELSIF asked <> request.units THEN
-        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'was used with cost ' || asked::text || ', now with ' || request.units::text, 'Use another key.');
-    ELSIF request.verb = 'reserve' AND held.reserved <> request.units THEN
-        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'was used with reserve_up_to or an estimate: ' || held.reserved::text || ' units are reserved', 'Use another key.');
-    END IF;
     request.id := held.id;
     request.state := held.state;
     request.statement := 'take';
     request.reserved := held.reserved;
+    request.unit := coalesce(nullif(held.requested, 0::float8), held.reserved); -- the cost then
     request.count := 1;
     request.cost := request.units;
     request.granted := 1;
@@ -3276,6 +3268,26 @@ BEGIN
         request.ends_at_us := held.ends_at_us;
     END IF;
     RETURN request;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Refuses a request that was admitted before, as _before returns it, if it was another.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._same(request pglimit._request, once text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    reason text;
+BEGIN
+    IF request.state = 'granted' OR (request.verb = 'reserve') = (request.state = 'spent') THEN
+        reason := 'was used with another function';
+    ELSIF request.unit <> request.units THEN
+        reason := 'was used with cost ' || request.unit::text || ', now with ' || request.units::text;
+    ELSIF request.verb = 'reserve' AND request.reserved <> request.units THEN
+        reason := 'was used with reserve_up_to or an estimate: ' || request.reserved::text || ' units are reserved';
+    END IF;
+    IF reason IS NOT NULL THEN
+        PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), reason, 'Use another key.');
+    END IF;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -3314,6 +3326,10 @@ BEGIN
     IF every AND any_found AND missing IS NOT NULL THEN
         PERFORM pglimit._refuse('idempotency_key', quote_literal(left(once, 40)), 'was used without request ' || missing::text || ', for which nothing is remembered', 'Use another key.');
     END IF;
+    FOR i IN 1 .. CASE WHEN every AND any_found THEN pg_catalog.cardinality(places) ELSE 0 END LOOP
+        CONTINUE WHEN (befores[places[i]]).id IS NULL;
+        PERFORM pglimit._same(befores[places[i]], once);
+    END LOOP;
     RETURN CASE WHEN any_found THEN befores END;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3331,7 +3347,11 @@ BEGIN
     nothing.count := 0;
     nothing.block_for_us := LEAST(request.block_for_us, 0::bigint);
     PERFORM pglimit._again(nothing);
-    RETURN pglimit._before(request, once, true);
+    nothing := pglimit._before(request, once, true);
+    IF nothing.id IS NOT NULL THEN
+        PERFORM pglimit._same(nothing, once);
+    END IF;
+    RETURN nothing;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -4297,7 +4317,10 @@ BEGIN
         rest := cost;
     END IF;
     FOR i IN 1 .. CASE WHEN befores IS NOT NULL THEN last ELSE 0 END LOOP
-        shares[i] := CASE WHEN (befores[i]).id IS NOT NULL THEN (befores[i]).reserved WHEN requests[i].statement = 'none' THEN GREATEST(0, rest) ELSE 0 END;
+        IF (befores[i]).id IS NOT NULL AND rest > 0::float8 THEN
+            PERFORM pglimit._same(befores[i], idempotency_key);
+        END IF;
+        shares[i] := CASE WHEN rest <= 0::float8 THEN 0 WHEN (befores[i]).id IS NOT NULL THEN (befores[i]).reserved WHEN requests[i].statement = 'none' THEN GREATEST(0, rest) ELSE 0 END;
         needs[i] := CASE WHEN requests[i].statement = 'denied' THEN GREATEST(0, rest) ELSE shares[i] END;
         rest := rest - shares[i];
         IF (befores[i]).id IS NOT NULL THEN
@@ -6572,7 +6595,7 @@ BEGIN
                  'refund_with', 'reserve', 'reserve_with', 'reserve_up_to', 'reserve_up_to_with', 'settle', 'cancel', 'attempt',
                  'attempt_with', 'succeeded', 'failed', 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with',
                  'unblock', 'unblock_with', 'reset', 'reset_with',
-                 '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment', '_before', '_befores', '_once', '_admitted',
+                 '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment', '_before', '_same', '_befores', '_once', '_admitted',
                  '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_recorded', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log', '_balance') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;

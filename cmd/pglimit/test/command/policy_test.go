@@ -190,7 +190,7 @@ func TestReserveAll(t *testing.T) {
 		t.Errorf("%v, then %v", ids, again)
 	}
 	run(1, "denied by tokens, nothing was counted:\ntokens  acme  denied (limit)", "reserve-all", "--policy", "tokens", "--policy", "cents", "acme", "--cost", "4")
-	run(0, "spent 0, reserved 4", "usage", "--policy", "cents", "acme")
+	run(0, "reserved   4 in 1 open", "usage", "--policy", "cents", "acme")
 	run(2, "--units is missing", "settle-all", ids[0])
 	run(2, "--units is \"x\"", "settle-all", ids[0], "--units", "x")
 	run(2, "--units is given 2 times, for 3 reservations", "settle-all", ids[0], ids[1], "x", "--units", "1", "--units", "2")
@@ -200,7 +200,7 @@ func TestReserveAll(t *testing.T) {
 	run(1, `"ended": true`, "cancel-all", ids[1], "--json")
 	more := reserve("--ttl", "1m")
 	run(1, "nothing to settle-all: ", "settle-all", more[0], ids[1], "--units", "2")
-	run(0, "spent 5, reserved 1", "usage", "--policy", "tokens", "acme")
+	run(0, "spent      5\nreserved   1 in 1 open", "usage", "--policy", "tokens", "acme")
 	run(0, "cancelled "+more[0]+"\ncancelled "+more[1], "cancel-all", more[0], more[1])
 	run(0, "tokens  acme  1: 4 of 10 remaining  fixed_window:", "reserve-all", "--policy", "tokens", "--policy", "cents", "acme")
 }
