@@ -108,6 +108,7 @@ const (
 var kinds = [...]struct {
 	reads  bool // it locks nothing
 	shares bool // it is one statement, and may share a transaction with others
+	lazy   bool // it need not be durable: if it is lost, less is granted
 }{
 	Take:      {shares: true},
 	TakeAll:   {},
@@ -136,12 +137,11 @@ var kinds = [...]struct {
 	Succeeded:   {},
 	Failed:      {},
 	GetAttempts: {reads: true, shares: true},
-	// Each would wait for the row of one busy key: see Attempt.
-	Acquire:  {},
-	Renew:    {},
-	Release:  {},
-	GetSlots: {reads: true, shares: true},
-	Permit:   {},
+	Acquire:     {shares: true},
+	Renew:       {shares: true},
+	Release:     {shares: true, lazy: true},
+	GetSlots:    {reads: true, shares: true},
+	Permit:      {},
 }
 
 // Op is one use of a verb: what is asked of a store, and the outcome.
@@ -206,6 +206,10 @@ func (op *Op) Once() bool {
 func (op *Op) Shares() bool {
 	return kinds[op.Kind].shares && (op.Kind != Reserve || op.Possible())
 }
+
+// Lazy reports whether a crash of the server may lose op, which then grants less. Such an op waits
+// for the disk only with others that do.
+func (op *Op) Lazy() bool { return kinds[op.Kind].lazy }
 
 // Granted reports whether the outcome granted something.
 func (op *Op) Granted() bool { return op.Allowed || op.Outcome.Granted > 0 }

@@ -131,6 +131,7 @@ func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
 	ctx := d.detach()
 	ctx.carry(w)
 	d.mu.Unlock()
+	relax(w.op)
 	var err error
 	if len(w.op.Groups) > 0 && !w.op.Reads() {
 		err = d.takeAll(ctx, w.op, lockWait)

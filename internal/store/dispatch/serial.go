@@ -183,6 +183,18 @@ func (w *waiter) joins(first *waiter) bool {
 	return w.op.Shares() && first.op.Shares() && !w.alone && w.op.Commit == first.op.Commit
 }
 
+// relax lets ops that are sent together not wait for the disk if all of them are lazy.
+func relax(ops ...*store.Op) {
+	for _, op := range ops {
+		if !op.Lazy() || op.Commit != store.Durable {
+			return
+		}
+	}
+	for _, op := range ops {
+		op.Commit = store.Relaxed
+	}
+}
+
 // fill adds to a batch, which has a request of s, its share of the requests that wait: with it
 // all of them can be in flight at once. It is at most share.
 func (all *serials) fill(b *together, s *serial, share int) {
@@ -336,6 +348,7 @@ func (d *Dispatcher) sendTogether(b *together, o *outcomes) {
 	if len(ops) == 0 {
 		return
 	}
+	relax(ops...)
 	d.mu.Unlock()
 	errs, err := d.db.Pipeline(ctx, wait, ops)
 	err = d.timed(ctx, err)
