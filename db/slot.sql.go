@@ -132,6 +132,136 @@ func (q *Queries) SlotAcquire(ctx context.Context, db DBTX, arg SlotAcquireParam
 	return i, err
 }
 
+const SlotAcquireMany = `-- name: SlotAcquireMany :one
+INSERT INTO pglimit_slot
+       (policy, key, ids, costs, ends, held, limit_units, period_us, fence, updated_at_us, expires_at_us)
+VALUES ($1, $2, ($3::text[])[1 : LEAST(pg_catalog.cardinality($3::text[])::bigint,
+                $4::bigint / $5::bigint)::int],
+        pg_catalog.array_fill($5::bigint, ARRAY[LEAST(pg_catalog.cardinality($3::text[])::bigint,
+                    $4::bigint / $5::bigint)::int]),
+       pg_catalog.array_fill(coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $7::bigint,
+               ARRAY[LEAST(pg_catalog.cardinality($3::text[])::bigint, $4::bigint / $5::bigint)::int]),
+           $5::bigint * LEAST(pg_catalog.cardinality($3::text[])::bigint, $4::bigint / $5::bigint)::int::bigint,
+       $4::bigint, $8::bigint,
+           coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+           + LEAST(pg_catalog.cardinality($3::text[])::bigint, $4::bigint / $5::bigint)::int::bigint - 1::bigint,
+           CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) END,
+       coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $7::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    ids = pg_catalog.array_cat(pg_catalog.array_cat(pglimit_slot.ids[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)
+                    + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + $7::bigint, pglimit_slot.ends)],
+                EXCLUDED.ids[1 : CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                        ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END]),
+                    pglimit_slot.ids[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + $7::bigint, pglimit_slot.ends) + 1 :]),
+    costs = pg_catalog.array_cat(pg_catalog.array_cat(pglimit_slot.costs[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)
+                    + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + $7::bigint, pglimit_slot.ends)],
+                EXCLUDED.costs[1 : CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                        ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END]),
+                    pglimit_slot.costs[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + $7::bigint, pglimit_slot.ends) + 1 :]),
+    ends = pg_catalog.array_cat(pg_catalog.array_cat(pglimit_slot.ends[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)
+                    + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + $7::bigint, pglimit_slot.ends)],
+            pg_catalog.array_fill(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + $7::bigint,
+                    ARRAY[CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                            ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END])),
+                    pglimit_slot.ends[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + $7::bigint, pglimit_slot.ends) + 1 :]),
+    held = pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0 THEN 0::bigint
+            ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)]) END
+        + EXCLUDED.costs[1] * (CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END)::bigint,
+    fence = CASE WHEN CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END = 0 THEN pglimit_slot.fence
+                    ELSE GREATEST(pglimit_slot.fence + 1::bigint, GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us))
+                    + (CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END)::bigint - 1::bigint END,
+    limit_units = EXCLUDED.limit_units, period_us = EXCLUDED.period_us,
+    updated_at_us = GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING coalesce(pg_catalog.array_position($3::text[],
+            pglimit_slot.ids[pg_catalog.width_bucket(pglimit_slot.updated_at_us + $7::bigint, pglimit_slot.ends)]), 0)::bigint AS granted,
+    pglimit_slot.held, pglimit_slot.fence, pglimit_slot.blocked_until_us, pglimit_slot.updated_at_us, pg_catalog.cardinality(pglimit_slot.ids)::bigint AS slots,
+        (coalesce(pglimit_slot.ends[pg_catalog.cardinality(pglimit_slot.ends)], 0::bigint))::bigint AS last_us,
+    (pglimit_slot_free_at(pglimit_slot.costs, pglimit_slot.ends, pglimit_slot.held + $5::bigint - pglimit_slot.limit_units))::bigint AS free_at_us,
+        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us
+`
+
+type SlotAcquireManyParams struct {
+	Policy      string
+	Key         string
+	Ids         []string
+	LimitUnits  int64
+	Cost        int64
+	NowUs       *int64
+	TtlUs       int64
+	PeriodUs    int64
+	LockTimeout string
+	Commit      string
+}
+
+type SlotAcquireManyRow struct {
+	Granted        int64
+	Held           int64
+	Fence          int64
+	BlockedUntilUs int64
+	UpdatedAtUs    int64
+	Slots          int64
+	LastUs         int64
+	FreeAtUs       int64
+	NowUs          int64
+}
+
+// SlotAcquireMany takes the slots ids of cost units each, as SlotAcquire takes one after the other.
+// granted of them are held: the first. fence is that of the last one held; each of those before it
+// has one less than the next. free_at_us is that of the first one denied.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) SlotAcquireMany(ctx context.Context, db DBTX, arg SlotAcquireManyParams) (SlotAcquireManyRow, error) {
+	row := db.QueryRow(ctx, SlotAcquireMany,
+		arg.Policy,
+		arg.Key,
+		arg.Ids,
+		arg.LimitUnits,
+		arg.Cost,
+		arg.NowUs,
+		arg.TtlUs,
+		arg.PeriodUs,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	var i SlotAcquireManyRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Held,
+		&i.Fence,
+		&i.BlockedUntilUs,
+		&i.UpdatedAtUs,
+		&i.Slots,
+		&i.LastUs,
+		&i.FreeAtUs,
+		&i.NowUs,
+	)
+	return i, err
+}
+
 const SlotBlock = `-- name: SlotBlock :exec
 INSERT INTO pglimit_slot
        (policy, key, blocked_until_us, updated_at_us, expires_at_us)
@@ -299,6 +429,77 @@ func (q *Queries) SlotRelease(ctx context.Context, db DBTX, arg SlotReleaseParam
 		arg.Commit,
 	)
 	var i SlotReleaseRow
+	err := row.Scan(
+		&i.Held,
+		&i.LimitUnits,
+		&i.UpdatedAtUs,
+		&i.Slots,
+		&i.LastUs,
+		&i.NowUs,
+	)
+	return i, err
+}
+
+const SlotReleaseMany = `-- name: SlotReleaseMany :one
+UPDATE pglimit_slot AS t SET
+    ids = ARRAY(SELECT s.id FROM ROWS FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.costs), pg_catalog.unnest(t.ends)) WITH ORDINALITY AS s(id, cost, ends_at, n)
+            WHERE s.ends_at > GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                AND NOT s.id = ANY ($2::text[]) ORDER BY s.n),
+    costs = ARRAY(SELECT s.cost FROM ROWS FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.costs), pg_catalog.unnest(t.ends)) WITH ORDINALITY AS s(id, cost, ends_at, n)
+            WHERE s.ends_at > GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                AND NOT s.id = ANY ($2::text[]) ORDER BY s.n),
+    ends = ARRAY(SELECT s.ends_at FROM ROWS FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.costs), pg_catalog.unnest(t.ends)) WITH ORDINALITY AS s(id, cost, ends_at, n)
+            WHERE s.ends_at > GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                AND NOT s.id = ANY ($2::text[]) ORDER BY s.n),
+    held = (SELECT coalesce(pg_catalog.sum(s.cost), 0)::bigint FROM ROWS
+            FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.costs), pg_catalog.unnest(t.ends)) WITH ORDINALITY AS s(id, cost, ends_at, n)
+            WHERE s.ends_at > GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                AND NOT s.id = ANY ($2::text[])),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = $3 AND t.key = $4 AND CASE
+        WHEN CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $6::text = 'off' OR $6::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $6::text, true) IS NULL END THEN NULL
+            ELSE pg_catalog.arraycontains(t.ids, $2::text[]) END
+    AND NOT EXISTS (SELECT FROM ROWS FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.ends)) AS s(id, ends_at) WHERE s.ends_at
+            <= GREATEST(t.updated_at_us, coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            AND s.id = ANY ($2::text[]))
+RETURNING t.held, t.limit_units, t.updated_at_us, pg_catalog.cardinality(t.ids)::bigint AS slots, (coalesce(t.ends[pg_catalog.cardinality(t.ends)], 0::bigint))::bigint AS last_us,
+    coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us
+`
+
+type SlotReleaseManyParams struct {
+	NowUs       *int64
+	Ids         []string
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+}
+
+type SlotReleaseManyRow struct {
+	Held        int64
+	LimitUnits  int64
+	UpdatedAtUs int64
+	Slots       int64
+	LastUs      int64
+	NowUs       int64
+}
+
+// SlotReleaseMany gives the slots ids back, which are different ones, at E = GREATEST(t.updated_at_us, clock).
+// It changes nothing and returns no row unless all of them are held.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) SlotReleaseMany(ctx context.Context, db DBTX, arg SlotReleaseManyParams) (SlotReleaseManyRow, error) {
+	row := db.QueryRow(ctx, SlotReleaseMany,
+		arg.NowUs,
+		arg.Ids,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	var i SlotReleaseManyRow
 	err := row.Scan(
 		&i.Held,
 		&i.LimitUnits,

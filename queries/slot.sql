@@ -69,6 +69,82 @@ RETURNING (sqlc.arg(id)::text = ANY (pglimit_slot.ids))::bool AS granted, pglimi
                 ELSE pglimit_slot_free_at(pglimit_slot.costs, pglimit_slot.ends, pglimit_slot.held + sqlc.arg(cost)::bigint - pglimit_slot.limit_units) END)::bigint AS free_at_us,
     coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;
 
+-- name: SlotAcquireMany :one
+-- SlotAcquireMany takes the slots ids of cost units each, as SlotAcquire takes one after the other.
+-- granted of them are held: the first. fence is that of the last one held; each of those before it
+-- has one less than the next. free_at_us is that of the first one denied.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_slot
+       (policy, key, ids, costs, ends, held, limit_units, period_us, fence, updated_at_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), (sqlc.arg(ids)::text[])[1 : LEAST(pg_catalog.cardinality(sqlc.arg(ids)::text[])::bigint,
+                sqlc.arg(limit_units)::bigint / sqlc.arg(cost)::bigint)::int],
+        pg_catalog.array_fill(sqlc.arg(cost)::bigint, ARRAY[LEAST(pg_catalog.cardinality(sqlc.arg(ids)::text[])::bigint,
+                    sqlc.arg(limit_units)::bigint / sqlc.arg(cost)::bigint)::int]),
+       pg_catalog.array_fill(coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(ttl_us)::bigint,
+               ARRAY[LEAST(pg_catalog.cardinality(sqlc.arg(ids)::text[])::bigint, sqlc.arg(limit_units)::bigint / sqlc.arg(cost)::bigint)::int]),
+           sqlc.arg(cost)::bigint * LEAST(pg_catalog.cardinality(sqlc.arg(ids)::text[])::bigint, sqlc.arg(limit_units)::bigint / sqlc.arg(cost)::bigint)::int::bigint,
+       sqlc.arg(limit_units)::bigint, sqlc.arg(period_us)::bigint,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+           + LEAST(pg_catalog.cardinality(sqlc.arg(ids)::text[])::bigint, sqlc.arg(limit_units)::bigint / sqlc.arg(cost)::bigint)::int::bigint - 1::bigint,
+           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(ttl_us)::bigint)
+ON CONFLICT (policy, key) DO UPDATE SET
+    ids = pg_catalog.array_cat(pg_catalog.array_cat(pglimit_slot.ids[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)
+                    + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint, pglimit_slot.ends)],
+                EXCLUDED.ids[1 : CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                        ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END]),
+                    pglimit_slot.ids[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint, pglimit_slot.ends) + 1 :]),
+    costs = pg_catalog.array_cat(pg_catalog.array_cat(pglimit_slot.costs[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)
+                    + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint, pglimit_slot.ends)],
+                EXCLUDED.costs[1 : CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                        ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END]),
+                    pglimit_slot.costs[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint, pglimit_slot.ends) + 1 :]),
+    ends = pg_catalog.array_cat(pg_catalog.array_cat(pglimit_slot.ends[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)
+                    + 1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint, pglimit_slot.ends)],
+            pg_catalog.array_fill(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint,
+                    ARRAY[CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                            ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END])),
+                    pglimit_slot.ends[pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(ttl_us)::bigint, pglimit_slot.ends) + 1 :]),
+    held = pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0 THEN 0::bigint
+            ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends)]) END
+        + EXCLUDED.costs[1] * (CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END)::bigint,
+    fence = CASE WHEN CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END = 0 THEN pglimit_slot.fence
+                    ELSE GREATEST(pglimit_slot.fence + 1::bigint, GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us))
+                    + (CASE WHEN pglimit_slot.blocked_until_us > GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                    ELSE GREATEST(0::bigint, LEAST(pg_catalog.cardinality(EXCLUDED.ids)::bigint,
+                (EXCLUDED.limit_units - (pglimit_slot.held - CASE WHEN pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us), pglimit_slot.ends) = 0
+                                THEN 0::bigint ELSE pglimit_slot_units(pglimit_slot.costs[1 : pg_catalog.width_bucket(GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us),
+                                            pglimit_slot.ends)]) END)) / EXCLUDED.costs[1]))::int END)::bigint - 1::bigint END,
+    limit_units = EXCLUDED.limit_units, period_us = EXCLUDED.period_us,
+    updated_at_us = GREATEST(pglimit_slot.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING coalesce(pg_catalog.array_position(sqlc.arg(ids)::text[],
+            pglimit_slot.ids[pg_catalog.width_bucket(pglimit_slot.updated_at_us + sqlc.arg(ttl_us)::bigint, pglimit_slot.ends)]), 0)::bigint AS granted,
+    pglimit_slot.held, pglimit_slot.fence, pglimit_slot.blocked_until_us, pglimit_slot.updated_at_us, pg_catalog.cardinality(pglimit_slot.ids)::bigint AS slots,
+        (coalesce(pglimit_slot.ends[pg_catalog.cardinality(pglimit_slot.ends)], 0::bigint))::bigint AS last_us,
+    (pglimit_slot_free_at(pglimit_slot.costs, pglimit_slot.ends, pglimit_slot.held + sqlc.arg(cost)::bigint - pglimit_slot.limit_units))::bigint AS free_at_us,
+        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;
+
 -- name: SlotRenew :one
 -- SlotRenew moves the end of the slot id to E + ttl_us, with the Period of the key's last Acquire
 -- if ttl_us is 0, at E = GREATEST(t.updated_at_us, clock). A later end stays. It returns no row if
@@ -151,6 +227,37 @@ WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.ends[pg_catalo
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
             ELSE GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) END
+RETURNING t.held, t.limit_units, t.updated_at_us, pg_catalog.cardinality(t.ids)::bigint AS slots, (coalesce(t.ends[pg_catalog.cardinality(t.ends)], 0::bigint))::bigint AS last_us,
+    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;
+
+-- name: SlotReleaseMany :one
+-- SlotReleaseMany gives the slots ids back, which are different ones, at E = GREATEST(t.updated_at_us, clock).
+-- It changes nothing and returns no row unless all of them are held.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+UPDATE pglimit_slot AS t SET
+    ids = ARRAY(SELECT s.id FROM ROWS FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.costs), pg_catalog.unnest(t.ends)) WITH ORDINALITY AS s(id, cost, ends_at, n)
+            WHERE s.ends_at > GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                AND NOT s.id = ANY (sqlc.arg(ids)::text[]) ORDER BY s.n),
+    costs = ARRAY(SELECT s.cost FROM ROWS FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.costs), pg_catalog.unnest(t.ends)) WITH ORDINALITY AS s(id, cost, ends_at, n)
+            WHERE s.ends_at > GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                AND NOT s.id = ANY (sqlc.arg(ids)::text[]) ORDER BY s.n),
+    ends = ARRAY(SELECT s.ends_at FROM ROWS FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.costs), pg_catalog.unnest(t.ends)) WITH ORDINALITY AS s(id, cost, ends_at, n)
+            WHERE s.ends_at > GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                AND NOT s.id = ANY (sqlc.arg(ids)::text[]) ORDER BY s.n),
+    held = (SELECT coalesce(pg_catalog.sum(s.cost), 0)::bigint FROM ROWS
+            FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.costs), pg_catalog.unnest(t.ends)) WITH ORDINALITY AS s(id, cost, ends_at, n)
+            WHERE s.ends_at > GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+                AND NOT s.id = ANY (sqlc.arg(ids)::text[])),
+    updated_at_us = GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE
+        WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE pg_catalog.arraycontains(t.ids, sqlc.arg(ids)::text[]) END
+    AND NOT EXISTS (SELECT FROM ROWS FROM (pg_catalog.unnest(t.ids), pg_catalog.unnest(t.ends)) AS s(id, ends_at) WHERE s.ends_at
+            <= GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            AND s.id = ANY (sqlc.arg(ids)::text[]))
 RETURNING t.held, t.limit_units, t.updated_at_us, pg_catalog.cardinality(t.ids)::bigint AS slots, (coalesce(t.ends[pg_catalog.cardinality(t.ends)], 0::bigint))::bigint AS last_us,
     coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us;
 

@@ -320,17 +320,21 @@ func (p Store) Pipelines() bool { return p.shares != nil && p.shares() }
 // Ops that lock rows are in lock order, and have one Commit and the LockWait wait. Each runs
 // twice, first to record its statement and then to read its answer. PostgreSQL makes one
 // transaction of the statements between two Syncs. A statement sees what those before it
-// have written. An op that needs another one after a statement that changed nothing has the
+// have written. Ops about slots may share a statement. An op that needs another one after a statement that changed nothing has the
 // error store.ErrAlone.
 //
 // After a *store.PartError nothing was decided, and after store.ErrAlone nothing was sent.
 // After any other error the ops may have been carried out.
 func (p Store) Pipeline(ctx context.Context, wait time.Duration, ops []*store.Op) ([]error, error) {
 	errs := make([]error, len(ops))
-	failed := -1
+	failed, all := -1, statements(ops)
 	err := p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
-		failed, err = exec.Pipeline(ctx, tx, len(ops), func(i int, tx db.DBTX) {
-			errs[i] = Store{runner: exec.InTx(tx), ahead: p.ahead}.Do(ctx, ops[i])
+		failed, err = exec.Pipeline(ctx, tx, len(all), func(n int, tx db.DBTX) {
+			if i := all[n][0]; len(all[n]) == 1 {
+				errs[i] = Store{runner: exec.InTx(tx), ahead: p.ahead}.Do(ctx, ops[i])
+			} else {
+				slotsTogether(ctx, tx, ops, all[n], errs)
+			}
 		})
 		return statement.AsLocked(ctx, wait, err)
 	})
@@ -340,7 +344,7 @@ func (p Store) Pipeline(ctx context.Context, wait time.Duration, ops []*store.Op
 	case errors.Is(err, exec.ErrNoPipeline): // at last; a try before was rolled back
 		return nil, store.ErrAlone
 	case failed >= 0:
-		return nil, &store.PartError{Index: failed, Err: exec.Translate(err, false)}
+		return nil, &store.PartError{Index: all[failed][0], Err: exec.Translate(err, false)}
 	}
 	return nil, exec.Translate(err, false)
 }
