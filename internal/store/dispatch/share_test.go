@@ -353,3 +353,34 @@ func TestShareTrustsGrantsOnly(t *testing.T) {
 		}
 	}
 }
+
+// TestReleaseWaitsWithOthers: Releases of slots do not wait for the disk, unless they share a
+// transaction with a request that does.
+func TestReleaseWaitsWithOthers(t *testing.T) {
+	for name, kinds := range map[string][]store.Kind{
+		"alone":           {store.Release},
+		"with Releases":   {store.Charge, store.Release, store.Release},
+		"with an Acquire": {store.Charge, store.Release, store.Acquire, store.Release},
+		"with a Renew":    {store.Charge, store.Renew, store.Release},
+	} {
+		inShared(t, 1, time.Minute, func(t *testing.T, _ *fake, s *Dispatcher) {
+			var ops []*store.Op
+			var all []<-chan error
+			for _, kind := range kinds { // what follows a Charge waits for it
+				op := ask(kind, "k")
+				op.Commit = store.Durable
+				answer := make(chan error, 1)
+				go func() { answer <- s.Do(t.Context(), op) }()
+				synctest.Wait()
+				ops, all = append(ops, op), append(all, answer)
+			}
+			answers(t, all)
+			lazy := name == "alone" || name == "with Releases"
+			for i, op := range ops {
+				if want := lazy && kinds[i] == store.Release; (op.Commit == store.Relaxed) != want {
+					t.Errorf("%s: request %d has Commit %q", name, i, op.Commit)
+				}
+			}
+		})
+	}
+}
