@@ -117,7 +117,7 @@ func (e *engine) DoAcquire(ctx context.Context, request Request, ttl time.Durati
 // DoAcquire; 0 is the Period of the key's last Acquire. The end of a slot is final: once it has
 // passed, Renew returns ErrNoSlot, even if nobody else holds what the slot held.
 //
-// Renew and Release are always Durable. An ID that begins with uncounted changes nothing.
+// Renew is always Durable. An ID that begins with uncounted changes nothing.
 func (e *engine) Renew(ctx context.Context, id string, ttl time.Duration) (expiresAt time.Time, err error) {
 	expiresAt, _, err = e.extend(ctx, id, ttl)
 	return expiresAt, err
@@ -145,6 +145,9 @@ func (e *engine) extend(ctx context.Context, id string, ttl time.Duration) (expi
 // slot, it returns ErrNoSlot and changes nothing. So a call whose answer was lost can be
 // repeated: ErrNoSlot then says that the slot is not held. Within this process the next
 // AcquireWait for the key tries at once.
+//
+// A crash of the server right after it can lose a Release: the slot is then held until it ends. In
+// a transaction it is as durable as that.
 func (e *engine) Release(ctx context.Context, id string) error {
 	op, err := e.endSlot(ctx, verbRelease, id, 0)
 	if err == nil && op != nil && !e.tx {
