@@ -125,6 +125,15 @@ func reserveAndEnd(ctx context.Context, d verbs.Limiter, policies []limiter.Poli
 	return float64(len(ids)), err
 }
 
+// lasting returns the policies that can be reserved under, with periods that do not end in a test.
+func lasting() []limiter.Policy {
+	all := testworld.Holdable()
+	for i := range all {
+		all[i].Period = 1000 * time.Hour
+	}
+	return all
+}
+
 // TestReserveAllLeavesNothing: of several keys of which one has no room, none is reserved, from the
 // pool and in a transaction that commits.
 func TestReserveAllLeavesNothing(t *testing.T) {
@@ -132,7 +141,7 @@ func TestReserveAllLeavesNothing(t *testing.T) {
 	ctx, address := t.Context(), testworld.NewDatabase(t)
 	for i, w := range testworld.Ways(t, address, false) {
 		for _, inTx := range []bool{false, true} {
-			for _, full := range testworld.Holdable() {
+			for _, full := range lasting() {
 				key := fmt.Sprint("k", i, inTx)
 				testworld.Must(t)(w.L.Charge(ctx, full, key, full.Limit))
 				by := func(do func(context.Context, verbs.Limiter) error) error {
@@ -150,7 +159,7 @@ func TestReserveAllLeavesNothing(t *testing.T) {
 					return err
 				}
 				var requests []limiter.Request
-				for _, p := range testworld.Holdable() {
+				for _, p := range lasting() {
 					requests = append(requests, p.Request(key, 1))
 				}
 				if err := by(func(ctx context.Context, d verbs.Limiter) error {
@@ -180,7 +189,7 @@ func TestSettleAllLeavesAllOpen(t *testing.T) {
 	w := testworld.Ways(t, testworld.NewDatabase(t), false)[0]
 	for _, inTx := range []bool{false, true} {
 		var requests []limiter.Request
-		for _, p := range testworld.Holdable() {
+		for _, p := range lasting() {
 			requests = append(requests, p.Request(fmt.Sprint("s", inTx), 2))
 		}
 		all := must.OK(w.L.ReserveAll(ctx, time.Hour, requests...))(t)
