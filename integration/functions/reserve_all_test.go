@@ -61,15 +61,15 @@ func TestFunctionsReserveAllLeavesNothing(t *testing.T) {
 	rest := fmt.Sprintf("%d open, %d units", n-1, 2*(n-1))
 	unknown := strings.TrimSuffix(ids[1], "aw") + "eHh4" // another key
 	for call, code := range map[string]string{
-		`pglimit.settle_all($1, '{2}')`:                   "55000",
-		`pglimit.cancel_all($1)`:                          "55000",
-		`pglimit.settle_all($1[2:] || $1[2], '{1}')`:      "22023",
-		`pglimit.settle_all($1, '{1,2}')`:                 "22023",
-		`pglimit.settle_all($1, '{-1}')`:                  "22023",
-		`pglimit.settle_all('{}', '{1}')`:                 "22023",
-		`pglimit.cancel_all(NULL)`:                        "22023",
-		`pglimit.cancel_all($1[2:] || '` + unknown + `')`: "P0002",
-		`pglimit.reserve_all('{p0}', '{k}', ttl_s => 0)`:  "22023",
+		`pglimit.settle_all($1, '{2}')`:                         "55000",
+		`pglimit.cancel_all($1)`:                                "55000",
+		`pglimit.settle_all($1[2:] || $1[2], '{1}')`:            "22023",
+		`pglimit.settle_all($1, '{1,2}')`:                       "22023",
+		`pglimit.settle_all($1, '{-1}')`:                        "22023",
+		`pglimit.settle_all('{}', '{1}')`:                       "22023",
+		`pglimit.cancel_all(NULL)`:                              "22023",
+		`pglimit.cancel_all($1[2:] || '` + unknown + `'::text)`: "P0002",
+		`pglimit.reserve_all('{p0}', '{k}', ttl_s => 0)`:        "22023",
 	} {
 		args := []any{ids}
 		if !strings.Contains(call, "$1") {
