@@ -229,19 +229,19 @@ func TestAttemptsRefuse(t *testing.T) {
 		}
 	}
 	for field, change := range map[string]func(*Policy){
-		"Limit 2.5":       func(p *Policy) { p.Limit = 2.5 },
-		"Burst 101":       func(p *Policy) { p.Burst = 101 },
-		"Burst 0.5":       func(p *Policy) { p.Burst = 0.5 },
-		"BlockFor 0s":     func(p *Policy) { p.BlockFor = 0 },
-		"BlockGrowth 0.5": func(p *Policy) { p.BlockGrowth = 0.5 },
-		"BlockMax 59s":    func(p *Policy) { p.BlockMax = 59 * time.Second },
-		"BlockMax 0s":     func(p *Policy) { p.BlockMax, p.BlockFor = 0, 2*time.Hour },
-		"OnError 1":       func(p *Policy) { p.OnError = FailOpen },
-		"Lease 0.05":      func(p *Policy) { p.Lease = 0.05 },
-		"Tick 1s":         func(p *Policy) { p.Tick = time.Second },
-		"Period 0s":       func(p *Policy) { p.Period = 0 },
-		"BlockGrowth 3":   func(p *Policy) { *p = bucket; p.BlockGrowth = 3 },
-		"BlockMax 1h":     func(p *Policy) { *p = bucket; p.BlockMax = time.Hour },
+		"Limit 2.5":         func(p *Policy) { p.Limit = 2.5 },
+		"Burst 101":         func(p *Policy) { p.Burst = 101 },
+		"Burst 0.5":         func(p *Policy) { p.Burst = 0.5 },
+		"BlockFor 0s":       func(p *Policy) { p.BlockFor = 0 },
+		"BlockGrowth 0.5":   func(p *Policy) { p.BlockGrowth = 0.5 },
+		"BlockMax 59s":      func(p *Policy) { p.BlockMax = 59 * time.Second },
+		"BlockMax 0s":       func(p *Policy) { p.BlockMax, p.BlockFor = 0, 2*time.Hour },
+		"OnError fail_open": func(p *Policy) { p.OnError = FailOpen },
+		"Lease 0.05":        func(p *Policy) { p.Lease = 0.05 },
+		"Tick 1s":           func(p *Policy) { p.Tick = time.Second },
+		"Period 0s":         func(p *Policy) { p.Period = 0 },
+		"BlockGrowth 3":     func(p *Policy) { *p = bucket; p.BlockGrowth = 3 },
+		"BlockMax 1h":       func(p *Policy) { *p = bucket; p.BlockMax = time.Hour },
 	} {
 		p := logins
 		change(&p)

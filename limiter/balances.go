@@ -135,7 +135,7 @@ func (p Policy) validateBalance() error {
 	case p.MaxKeys != 0:
 		return p.bad("MaxKeys", p.MaxKeys, none)
 	case p.OnError == FailLocal:
-		return p.bad("OnError", int(p.OnError), "must be FailClosed or FailOpen: a process has no share of a balance")
+		return p.bad("OnError", p.OnError, "must be FailClosed or FailOpen: a process has no share of a balance")
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func (p Policy) validateAttempts() error {
 	case p.BlockMax == 0 && p.Period < p.BlockFor:
 		return p.bad("BlockMax", p.BlockMax, "is Period by default, which is less than BlockFor: set it")
 	case p.OnError != FailClosed:
-		return p.bad("OnError", int(p.OnError), "must be FailClosed: attempts are not begun without the database")
+		return p.bad("OnError", p.OnError, "must be FailClosed: attempts are not begun without the database")
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (p Policy) validateSlots() error {
 	case p.BlockFor != 0:
 		return p.bad("BlockFor", p.BlockFor, "is not for concurrency: leave it 0")
 	case p.OnError != FailClosed:
-		return p.bad("OnError", int(p.OnError), "must be FailClosed: slots are not held without the database")
+		return p.bad("OnError", p.OnError, "must be FailClosed: slots are not held without the database")
 	}
 	return nil
 }

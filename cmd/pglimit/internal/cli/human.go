@@ -26,9 +26,17 @@ func Decision(r limiter.Result) string {
 	case !r.Allowed:
 		return fmt.Sprintf("denied (%s): retry after %s", r.Reason, Span(r.RetryAfter))
 	case r.Delay > 0:
-		return fmt.Sprintf("allowed: in %s, %s of %s remaining", Span(r.Delay), Units(r.Remaining), Units(r.Burst))
+		return fmt.Sprintf("allowed: in %s, %s", Span(r.Delay), Left(r))
 	}
-	return fmt.Sprintf("allowed: %s of %s remaining, reset after %s", Units(r.Remaining), Units(r.Burst), Span(r.ResetAfter))
+	return fmt.Sprintf("allowed: %s, reset after %s", Left(r), Span(r.ResetAfter))
+}
+
+// Left returns what a key has left of its burst, or of its balance.
+func Left(r limiter.Result) string {
+	if r.Policy.Algorithm == limiter.Balance {
+		return Balance(r)
+	}
+	return fmt.Sprintf("%s of %s remaining", Units(r.Remaining), Units(r.Burst))
 }
 
 // Balance returns what a balance has left, and owes.

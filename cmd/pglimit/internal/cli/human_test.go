@@ -22,6 +22,20 @@ func TestDecision(t *testing.T) {
 	}
 }
 
+// TestLeft: a balance has no burst that its units could be a part of.
+func TestLeft(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]limiter.Result{
+		"9 of 10 remaining":          {Remaining: 9, Burst: 10},
+		"45 remaining":               {Remaining: 45, Policy: limiter.Policy{Algorithm: limiter.Balance}},
+		"45 remaining, 0 of 10 owed": {Remaining: 45, Burst: 10, Policy: limiter.Policy{Algorithm: limiter.Balance}},
+	} {
+		if got := Left(r); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestSpan(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{

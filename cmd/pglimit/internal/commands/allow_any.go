@@ -63,7 +63,7 @@ func anyText(requests []limiter.Request, a limiter.Any) string {
 		answer := "not asked"
 		switch {
 		case r.Granted > 0:
-			answer = fmt.Sprintf("gave %s: %s of %s remaining", cli.Units(r.Granted), cli.Units(r.Remaining), cli.Units(r.Burst))
+			answer = fmt.Sprintf("gave %s: %s", cli.Units(r.Granted), cli.Left(r))
 		case r.Source != limiter.SourceSkipped:
 			answer = cli.Decision(r)
 		}

@@ -140,10 +140,11 @@ leaky_bucket_queue has no refund: an interrupted wait gives its place back.`,
 // moved returns the text of what Charge or Refund did.
 func moved(what string) func(limiter.Result) string {
 	return func(r limiter.Result) string {
+		text := fmt.Sprintf("%s %s: %s", what, cli.Units(r.Granted), cli.Left(r))
 		if r.Policy.Algorithm == limiter.Balance {
-			return fmt.Sprintf("%s %s: %s", what, cli.Units(r.Granted), cli.Balance(r))
+			return text
 		}
-		text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %s", what, cli.Units(r.Granted), cli.Units(r.Remaining), cli.Units(r.Burst), cli.Span(r.ResetAfter))
+		text += ", reset after " + cli.Span(r.ResetAfter)
 		if r.Full {
 			text += ", full"
 		}

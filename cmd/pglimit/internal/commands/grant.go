@@ -35,11 +35,11 @@ With --once a repeated grant adds nothing: name the payment there.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			units, err := strconv.ParseFloat(args[1], 64)
 			if err != nil {
-				return fmt.Errorf("UNITS is %q: use a number, such as 100", args[1])
+				return fmt.Errorf("UNITS is %.80q: use a number, such as 100", args[1])
 			}
 			if expires != "" {
 				if o.Expires, err = policyfile.ParseUntil(expires, time.Now()); err != nil {
-					return fmt.Errorf("--expires: %w", err)
+					return fmt.Errorf("--expires is %.80q: %w", expires, err)
 				}
 			}
 			return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {

@@ -77,7 +77,9 @@ func flagError(cmd *cobra.Command, err error) error {
 }
 
 // forms describe the values of pflag's types, whose own errors are those of strconv.
-var forms = map[string]string{"int": "use a whole number, such as 20", "int64": "use a whole number, such as 20", "bool": "use true or false"}
+var forms = map[string]string{"int": "use a whole number, such as 20", "int64": "use a whole number, such as 20", "bool": "use true or false", "float64": share, "float64Slice": share}
+
+const share = "use a number, such as 0.2"
 
 // reason says why a flag has no such value.
 func reason(flag *pflag.Flag, err error) string {
@@ -93,6 +95,9 @@ func unknownFlag(cmd *cobra.Command, err *pflag.NotExistError) error {
 	word := err.GetSpecifiedName()
 	if letters := err.GetSpecifiedShortnames(); letters != "" { // -limit
 		word = letters
+		if strings.ContainsAny(letters[:1], "0123456789.") { // a number below 0
+			return fmt.Errorf("-%.20s begins with -, so it is read as a flag: write -- before the arguments, as in `%s -- %s`", letters, cmd.CommandPath(), strings.TrimPrefix(cmd.Use, cmd.Name()+" "))
+		}
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -43,6 +43,8 @@ func TestMistypedCommand(t *testing.T) {
 		"allow --limt 5 bob":                    `unknown flag: --limt; did you mean "--limit"? See `,
 		"allow -limit 5 bob":                    `unknown shorthand flag: 'l' in -limit; did you mean "--limit"? See `,
 		"allow --p 5 bob":                       `did you mean "--period" or "--policy"? See `,
+		"grant acme -5":                         `-5 begins with -, so it is read as a flag: write -- before the arguments, as in ` + "`pglimit grant -- KEY UNITS`",
+		"allow --limit 5 --floor abc bob":       `--floor is "abc": use a number, such as 0.2`,
 		"top --json-lines":                      "unknown flag: --json-lines; see ",
 		"-postgres://app:kangaroo4711@db/shop":  "unknown shorthand flag",
 		"migrate up -x://app:kangaroo4711@db/s": "unknown shorthand flag",

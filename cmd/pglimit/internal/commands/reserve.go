@@ -61,8 +61,7 @@ func reserving(db *connect.Database, out *cli.Output, cmd *cobra.Command, do fun
 			}
 			text := cli.Decision(h.Result)
 			if h.Result.Allowed {
-				text = fmt.Sprintf("reserved %s until %s as %s: %s of %s remaining", cli.Units(h.Result.Granted),
-					cli.Moment(h.ExpiresAt), h.ID, cli.Units(h.Result.Remaining), cli.Units(h.Result.Burst))
+				text = fmt.Sprintf("reserved %s until %s as %s: %s", cli.Units(h.Result.Granted), cli.Moment(h.ExpiresAt), h.ID, cli.Left(h.Result))
 			}
 			return out.Answer(cmd, h.Result.Allowed, h, text+"\n")
 		})
@@ -107,7 +106,7 @@ ended in the JSON).`,
 
 // settled says what a settle has done.
 func settled(r limiter.Result, spent float64) string {
-	text := fmt.Sprintf("settled with %s: %s of %s remaining", cli.Units(spent), cli.Units(r.Remaining), cli.Units(r.Burst))
+	text := fmt.Sprintf("settled with %s: %s", cli.Units(spent), cli.Left(r))
 	switch {
 	case r.Source == limiter.SourceSkipped:
 		text = "nothing was counted for this reservation"

@@ -12,17 +12,24 @@ import (
 func (h *Handler) grant(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		target
-		Units          *float64  `json:"units"`
-		Expires        time.Time `json:"expires"`
-		Priority       int       `json:"priority"`
-		Source         string    `json:"source"`
-		IdempotencyKey string    `json:"idempotency_key"`
+		Units          *float64 `json:"units"`
+		Expires        string   `json:"expires"`
+		Priority       int      `json:"priority"`
+		Source         string   `json:"source"`
+		IdempotencyKey string   `json:"idempotency_key"`
 	}
 	if err := api.ReadUpTo(w, r, &in, maxBody); err != nil {
 		return err
 	}
 	if in.Units == nil {
 		return api.BadField("units", "is missing: send the number of units to add")
+	}
+	o := limiter.GrantOptions{Priority: in.Priority, Source: in.Source}
+	if in.Expires != "" {
+		var err error
+		if o.Expires, err = time.Parse(time.RFC3339, in.Expires); err != nil {
+			return api.BadField("expires", "is %s: must be a time such as 2027-01-31T18:00:00Z", shortened(in.Expires))
+		}
 	}
 	if err := oneKey(r, &in.IdempotencyKey, true); err != nil {
 		return err
@@ -31,7 +38,7 @@ func (h *Handler) grant(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	o := limiter.GrantOptions{Expires: in.Expires, Priority: in.Priority, Source: in.Source, IdempotencyKey: in.IdempotencyKey}
+	o.IdempotencyKey = in.IdempotencyKey
 	result, err := h.Limiter.Grant(r.Context(), p, in.Key, *in.Units, o)
 	if err != nil {
 		return err

@@ -34,9 +34,10 @@ func TestGrant(t *testing.T) {
 		{"allow", `{"policy":"credits","key":"a","cost":4}`, nil, 200, `"retry_after_s":null`},
 		{"grant", `{"policy":"credits","key":"a"}`, nil, 400, `"field":"units"`},
 		{"grant", `{"policy":"credits","key":"a","units":0}`, nil, 400, `units 0`},
-		{"grant", `{"policy":"credits","key":"a","units":1,"expires":"2020-01-01T00:00:00Z"}`, nil, 400, `Expires`},
-		{"grant", `{"policy":"credits","key":"a","units":1,"expires":"soon"}`, nil, 400, `soon`},
-		{"grant", `{"policy":"credits","key":"a","units":1,"priority":1001}`, nil, 400, `Priority`},
+		{"grant", `{"policy":"credits","key":"a","units":1,"expires":"2020-01-01T00:00:00Z"}`, nil, 400, `"field":"expires"`},
+		{"grant", `{"policy":"credits","key":"a","units":1,"expires":"soon"}`, nil, 400, `expires is \"soon\": must be a time such as `},
+		{"grant", `{"policy":"credits","key":"a","units":1,"source":"` + strings.Repeat("x", 256) + `"}`, nil, 400, `"field":"source"`},
+		{"grant", `{"policy":"credits","key":"a","units":1,"priority":1001}`, nil, 400, `"field":"priority"`},
 		{"grant", `{"policy":"rate","key":"a","units":1}`, nil, 400, `"unsupported"`},
 		{"grant", `{"policy":"none","key":"a","units":1}`, nil, 404, `"no_policy"`},
 	} {

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -93,7 +94,7 @@ func query(r *http.Request, names ...string) (map[string]string, error) {
 	in := make(map[string]string, len(values))
 	for name, all := range values {
 		if !slices.Contains(names, name) {
-			return nil, api.BadField(shortened(name), "is no parameter of this route, which has [%s]", strings.Join(names, " "))
+			return nil, &api.Problem{Field: name, Message: fmt.Sprintf("%s is no parameter of this route, which has [%s]", shortened(name), strings.Join(names, " "))}
 		}
 		if len(all) > 1 {
 			return nil, api.BadField(name, "is given %d times: give it once", len(all))

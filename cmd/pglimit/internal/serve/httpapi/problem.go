@@ -88,7 +88,7 @@ func problemOf(err error) *problem {
 func ofPage(p *api.Problem) *problem {
 	code := map[int]string{http.StatusRequestEntityTooLarge: "too_large", http.StatusUnsupportedMediaType: "media_type", http.StatusRequestTimeout: "timeout"}
 	status := cmp.Or(p.Status, http.StatusBadRequest)
-	return &problem{Status: status, Code: cmp.Or(code[status], "invalid"), Detail: p.Message, Field: p.Field}
+	return &problem{Status: status, Code: cmp.Or(code[status], "invalid"), Detail: p.Message, Field: cmp.Or(p.Field, p.Unknown)}
 }
 
 // json returns the problem with its defaults.

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
@@ -112,6 +113,7 @@ type Problem struct {
 	Message   string            `json:"error"`
 	Field     string            `json:"field,omitempty"` // its name in JSON
 	Algorithm limiter.Algorithm `json:"algorithm,omitempty"`
+	Unknown   string            `json:"-"` // a field that was sent and is none; no input of a page has it
 }
 
 // Error returns the message.
@@ -130,7 +132,8 @@ func Unavailable(message string) *Problem {
 // fields are the names in JSON of a request's fields and of a method's parameters.
 var fields = map[string]string{
 	"key": "key", "cost": "cost", "IdempotencyKey": "idempotency_key", "Floor": "floor", "From": "from", "TTL": "ttl", "ttl": "ttl",
-	"ticket": "id", "reservation": "id", "ids": "ids", "units": "units", "duration": "for",
+	"ticket": "id", "reservation": "id", "slot": "id", "ids": "ids", "units": "units", "duration": "for", "Cost": "cost",
+	"Expires": "expires", "Priority": "priority", "Source": "source",
 }
 
 // ProblemOf returns the problem for an error of the limiter: it names the invalid
@@ -153,8 +156,15 @@ func ProblemOf(err error, a limiter.Algorithm) *Problem {
 	case errors.Is(err, limiter.ErrInvalid):
 		p.Message = strings.TrimPrefix(p.Message, "invalid: ")
 		if errors.As(err, &invalid) {
-			name, index, _ := strings.Cut(invalid.Field, "[")
-			if p.Field = fields[name]; p.Field != "" && index != "" {
+			list, name := "", invalid.Field // requests[1].Cost
+			if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
+				list, name = name[:dot+1], name[dot+1:]
+			}
+			name, index, of := strings.Cut(name, "[") // ids[1]
+			if p.Field = fields[name]; p.Field != "" {
+				p.Field = list + p.Field
+			}
+			if of && p.Field != "" {
 				p.Field += "[" + index
 			}
 		}
@@ -198,5 +208,10 @@ func BadJSON(what string, err error) *Problem {
 	case errors.Is(err, io.EOF):
 		return &Problem{Message: "the " + what + " is empty: send JSON"}
 	}
-	return &Problem{Message: "the " + what + " cannot be read: " + strings.TrimPrefix(strings.TrimPrefix(Sentence(err), "policy: "), "json: ")}
+	reason := strings.TrimPrefix(strings.TrimPrefix(Sentence(err), "policy: "), "json: ")
+	p := &Problem{Message: "the " + what + " cannot be read: " + reason}
+	if name, ok := strings.CutPrefix(reason, "unknown field "); ok {
+		p.Unknown, _ = strconv.Unquote(name) // of a long name, which Sentence cut, nothing
+	}
+	return p
 }
