@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -236,8 +237,13 @@ func replay(c *call, before *store.Reservation, source Source) (Result, error) {
 	return r, nil
 }
 
-// amount returns units as text without an exponent, as for money.
-func amount(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+// amount returns units as text without an exponent, as for money, unless it would fill lines.
+func amount(v float64) string {
+	if math.Abs(v) >= 1e21 {
+		return printable.Number(v)
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
+}
 
 // share returns the i-th request's answer after all were granted, as of before the
 // requests after it.

@@ -245,6 +245,7 @@ func TestBalanceErrors(t *testing.T) {
 		"units 0":                      grant(0, GrantOptions{}),
 		"units -1":                     grant(-1, GrantOptions{}),
 		"units 0.0000000001":           grant(1e-10, GrantOptions{}),
+		"units 1e+300: must":           grant(1e300, GrantOptions{}),
 		"IdempotencyKey":               grant(1, GrantOptions{IdempotencyKey: strings.Repeat("x", 256)}),
 		"Floor 0.5": func() error {
 			_, err := l.Do(t.Context(), Request{Policy: prepaid, Key: "k", Cost: 1, Floor: 0.5})

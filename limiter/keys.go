@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -23,8 +22,7 @@ func (e *engine) withoutRow(c *call) (Result, error) {
 		r.grant = algorithm.Grant{} // the key's own row, once it has one, has nothing to give back
 		return r, nil
 	case c.verb == verbBlock:
-		return Result{}, fmt.Errorf("%w: policy %s has rows for all of its %d keys, and this key has none to block: raise Policy.MaxKeys, or block it by an override",
-			store.ErrOverloaded, store.Quote(c.request.Policy.Name), c.request.Policy.MaxKeys)
+		return Result{}, &store.FullError{Policy: c.request.Policy.Name, MaxKeys: c.request.Policy.MaxKeys}
 	}
 	return e.noRoom(c.verb, &c.request), nil
 }

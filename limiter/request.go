@@ -17,7 +17,7 @@ type Request struct {
 	//   - A denial is not remembered.
 	//   - The same IdempotencyKey with another Cost is an ErrInvalid.
 	//   - All requests of an AllowAll or AllowAny must have the same one, each for another policy
-	//     or key. The whole counts once, and the same IdempotencyKey with other requests is an
+	//     or key. The whole counts once, and the same IdempotencyKey with more requests is an
 	//     ErrInvalid. A repeated AllowAny is answered by the pools that gave.
 	//   - WaitAll and DoWait return ErrUnsupported.
 	//   - Such a request shares no statement with others.

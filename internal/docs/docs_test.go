@@ -26,6 +26,16 @@ func TestPagesNameNoTests(t *testing.T) {
 	}
 }
 
+// TestPagesMerged: no page has the two sides of a merge that nobody finished.
+func TestPagesMerged(t *testing.T) {
+	t.Parallel()
+	for name, text := range pages(t) {
+		if mark := regexp.MustCompile(`(?m)^(<{7}|>{7}|\|{7}) .*`).FindString(text); mark != "" {
+			t.Errorf("%s has %q", name, mark)
+		}
+	}
+}
+
 // pages returns README.md, SECURITY.md, CONTRIBUTING.md and all of docs/.
 func pages(t *testing.T) map[string]string {
 	t.Helper()

@@ -109,6 +109,21 @@ func (*InvalidError) Is(target error) bool { return target == ErrInvalid }
 // Invalid returns an InvalidError.
 func Invalid(field, value, reason string) error { return &InvalidError{field, value, reason} }
 
+// FullError is an ErrOverloaded: the policy's MaxKeys keys have a row, and this key has none.
+type FullError struct {
+	Policy  string
+	MaxKeys int64
+}
+
+// Error says what to do.
+func (e *FullError) Error() string {
+	return fmt.Sprintf("%v: policy %s has rows for all of its %d keys, and this key has none to block: raise Policy.MaxKeys, or block it by an override",
+		ErrOverloaded, Quote(e.Policy), e.MaxKeys)
+}
+
+// Is reports whether target is ErrOverloaded.
+func (*FullError) Is(target error) bool { return target == ErrOverloaded }
+
 // NoTicket returns the ErrNoTicket of an op.
 func NoTicket(op *Op) error {
 	return fmt.Errorf("%w: %s was reported before, has ended and counted as failed, or never began", ErrNoTicket, Quote(op.Reservation().Public()))

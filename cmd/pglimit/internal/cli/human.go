@@ -15,6 +15,8 @@ import (
 // Decision returns a decision as a sentence.
 func Decision(r limiter.Result) string {
 	switch {
+	case !r.Allowed && r.RetryAfter == limiter.Never && r.Reason == limiter.ReasonBlocked && r.Policy.Algorithm == limiter.Balance:
+		return "denied (blocked): the balance has too few units too"
 	case !r.Allowed && r.RetryAfter == limiter.Never && r.Reason == limiter.ReasonBlocked:
 		return "denied (blocked): the block has no end"
 	case !r.Allowed && r.RetryAfter == limiter.Never && r.Policy.Algorithm == limiter.Balance:
@@ -29,6 +31,14 @@ func Decision(r limiter.Result) string {
 		return fmt.Sprintf("allowed: in %s, %s", Span(r.Delay), Left(r))
 	}
 	return fmt.Sprintf("allowed: %s, reset after %s", Left(r), Span(r.ResetAfter))
+}
+
+// Floored returns the end of the Decision of a request whose cost does not fit above its Floor.
+func Floored(request limiter.Request, r limiter.Result) string {
+	if request.Floor > 0 && !r.Allowed && r.RetryAfter == limiter.Never && r.Reason == limiter.ReasonLimit {
+		return ", and the floor keeps " + Units(request.Floor*r.Burst) + " of it free"
+	}
+	return ""
 }
 
 // Left returns what a key has left of its burst, or of its balance.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,14 @@ func TestDecision(t *testing.T) {
 		if got := Decision(r); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+	big := limiter.Result{Reason: limiter.ReasonLimit, RetryAfter: limiter.Never, Burst: 10}
+	if got, want := Decision(big)+Floored(limiter.Request{Cost: 9, Floor: 0.2}, big), "the burst is 10, and the floor keeps 2 of it free"; !strings.HasSuffix(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	big.Reason, big.Policy.Algorithm = limiter.ReasonBlocked, limiter.Balance // its block ends
+	if got, want := Decision(big), "denied (blocked): the balance has too few units too"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

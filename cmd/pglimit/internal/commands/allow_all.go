@@ -59,6 +59,7 @@ type many struct {
 func (m *many) register(cmd *cobra.Command, what string) {
 	cmd.Flags().StringArrayVar(&m.policies, "policy", nil, "`name` of a policy in the database or a program, or FILE#NAME; once for each "+what)
 	cmd.Flags().Float64SliceVar(&m.floors, "floor", nil, "`share` of the burst that must stay free for others; once, or once for each")
+	cmd.Flags().Lookup("floor").DefValue = "" // else the help has [] as the default
 	cmd.Flags().StringVar(&m.idempotencyKey, "idempotency-key", "", "count calls with the same `text` once")
 }
 
@@ -127,7 +128,7 @@ func allText(requests []limiter.Request, all limiter.Results) string {
 		fmt.Fprintf(&text, "denied by %s, nothing was counted:\n", requests[all.DeniedBy].Policy.Name)
 	}
 	for i, r := range all.PerRequest {
-		answer := cli.Decision(r)
+		answer := cli.Decision(r) + cli.Floored(requests[i], r)
 		if !all.Allowed && r.Allowed {
 			answer = "would fit"
 		}

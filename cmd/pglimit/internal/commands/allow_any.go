@@ -65,7 +65,7 @@ func anyText(requests []limiter.Request, a limiter.Any) string {
 		case r.Granted > 0:
 			answer = fmt.Sprintf("gave %s: %s", cli.Units(r.Granted), cli.Left(r))
 		case r.Source != limiter.SourceSkipped:
-			answer = cli.Decision(r)
+			answer = cli.Decision(r) + cli.Floored(requests[i], r)
 		}
 		fmt.Fprintf(&text, "%s\t%s\t%s\n", requests[i].Policy.Name, printable.Shown(requests[i].Key), answer)
 	}

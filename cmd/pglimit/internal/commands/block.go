@@ -153,8 +153,25 @@ func (c *change) blockNew(cmd *cobra.Command, db *connect.Database, key string, 
 	if len(algorithms) == 0 {
 		return nil, nil
 	}
-	err = db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+	err = db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, live *policies.Policies) error {
+		known, err := live.Get(p.Name)
+		if err != nil { // a program may have it, or none
+			defaults, _, failed := inspect.New(pool).Defaults(cmd.Context())
+			if failed != nil {
+				return cli.LimiterError(failed)
+			}
+			known = defaults[p.Name]
+		}
+		l, err := connect.NewLimiter(cmd, pool)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
 		for _, p.Algorithm = range algorithms {
+			p.MaxKeys = 0
+			if rowsOf(p.Algorithm) == rowsOf(known.Algorithm) {
+				p.MaxKeys = known.MaxKeys // a new row must not exceed it
+			}
 			if err := l.Block(cmd.Context(), p, key, c.lasts); err != nil {
 				return err
 			}
@@ -163,6 +180,14 @@ func (c *change) blockNew(cmd *cobra.Command, db *connect.Database, key string, 
 		return nil
 	})
 	return counts, err
+}
+
+// rowsOf returns the algorithm that a's rows are called by.
+func rowsOf(a limiter.Algorithm) limiter.Algorithm {
+	if a == limiter.GCRA {
+		return limiter.TokenBucket
+	}
+	return a
 }
 
 func newUnblock(db *connect.Database, out *cli.Output) *cobra.Command {

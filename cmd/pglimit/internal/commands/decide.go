@@ -34,11 +34,12 @@ func newVerb(db *connect.Database, out *cli.Output, do method, text func(limiter
 			return allowLines(cmd, db, out, &flags)
 		}
 		return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
-			r, err := do(d.Limiter, cmd.Context(), flags.Request(d.Policy, args[0]))
+			request := flags.Request(d.Policy, args[0])
+			r, err := do(d.Limiter, cmd.Context(), request)
 			if err != nil {
 				return cli.LimiterError(err)
 			}
-			return out.Answer(cmd, r.Allowed, r, text(r)+"\n")
+			return out.Answer(cmd, r.Allowed, r, text(r)+cli.Floored(request, r)+"\n")
 		})
 	}
 	if flags.RegisterRequest(cmd); cmd.Name() == "allow" {
@@ -140,6 +141,9 @@ leaky_bucket_queue has no refund: an interrupted wait gives its place back.`,
 // moved returns the text of what Charge or Refund did.
 func moved(what string) func(limiter.Result) string {
 	return func(r limiter.Result) string {
+		if r.Policy.MaxKeys > 0 && r.Full && r.Granted == 0 && r.Level == 0 {
+			return what + " 0: the key has no row, and all that the policy's MaxKeys allows are in use"
+		}
 		text := fmt.Sprintf("%s %s: %s", what, cli.Units(r.Granted), cli.Left(r))
 		if r.Policy.Algorithm == limiter.Balance {
 			return text

@@ -75,15 +75,16 @@ is changed and stored: of the program seen last, if they differ. It replaces
 their defaults. pglimit policy list --effective shows them, and the note in the
 history what was changed.
 
-Any other new policy needs --limit, and --period or --calendar. Its algorithm is
-token_bucket unless a flag says otherwise.
+Any other new policy needs --limit, and --period or --calendar; one of --algorithm
+balance needs neither. Its algorithm is token_bucket unless a flag says otherwise.
 
 What keys have used is carried over: if it is more than the new burst, nothing
 more is allowed until it has leaked or the window has ended. With another
 --algorithm all keys start from zero; token_bucket and gcra continue each other.
 
 For --algorithm attempts, pglimit attempt --help explains --limit, --period,
---burst and --block-for.
+--burst and --block-for, for concurrency pglimit acquire --help, and for balance
+pglimit grant --help.
 
 version in the JSON is that of all policies and overrides.`,
 		Example: `  pglimit policy set login --limit 5 --period 1m --burst 10 --note "as agreed with support"

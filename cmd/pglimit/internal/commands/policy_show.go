@@ -100,7 +100,8 @@ func listText(live *policies.Policies, all effectivePolicies, width int) string 
 		if p.CountDenials {
 			flags = append(flags, "count_denials")
 		}
-		t.Add(p.Name, string(p.Algorithm), cli.Units(p.Limit)+" per "+perText(p.Policy), cli.Units(cmp.Or(p.Burst, p.Limit)),
+		limit, burst := numbersText(p.Policy)
+		t.Add(p.Name, string(p.Algorithm), limit, burst,
 			fmt.Sprint(live.OverrideCount(p.Name)), strings.Join(flags, ","), note)
 	}
 	for _, p := range all.Policies {
@@ -114,6 +115,19 @@ func listText(live *policies.Policies, all effectivePolicies, width int) string 
 		line(policies.Stored{Policy: d.Policy}, note, "default")
 	}
 	return t.Text(width)
+}
+
+// numbersText returns a policy's limit and burst. Those that have no rate have words instead.
+func numbersText(p limiter.Policy) (limit, burst string) {
+	switch p.Algorithm {
+	case limiter.Balance:
+		return "prepaid", cli.Units(p.Overdraft) + " owed"
+	case limiter.Attempts:
+		return printable.Count(int(p.Limit), "failure"), cli.Units(cmp.Or(p.Burst, 1)) + " at once"
+	case limiter.Concurrency:
+		return cli.Units(p.Limit) + " held", duration.Format(p.Period) + " each"
+	}
+	return cli.Units(p.Limit) + " per " + perText(p), cli.Units(cmp.Or(p.Burst, p.Limit))
 }
 
 // perText returns a policy's period, or its calendar.

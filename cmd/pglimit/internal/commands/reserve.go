@@ -59,7 +59,7 @@ func reserving(db *connect.Database, out *cli.Output, cmd *cobra.Command, do fun
 			if err != nil {
 				return cli.LimiterError(err)
 			}
-			text := cli.Decision(h.Result)
+			text := cli.Decision(h.Result) + cli.Floored(request, h.Result)
 			if h.Result.Allowed {
 				text = fmt.Sprintf("reserved %s until %s as %s: %s", cli.Units(h.Result.Granted), cli.Moment(h.ExpiresAt), h.ID, cli.Left(h.Result))
 			}

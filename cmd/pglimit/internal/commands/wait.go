@@ -66,8 +66,8 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *poli
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
-		start := time.Now()
-		queued, err := d.Limiter.DoWait(ctx, flags.Request(d.Policy, key))
+		request, start := flags.Request(d.Policy, key), time.Now()
+		queued, err := d.Limiter.DoWait(ctx, request)
 		if err == nil {
 			err = queued.Err()
 		}
@@ -76,7 +76,7 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *poli
 		case err == nil:
 			return out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %s, %s of %s remaining\n", duration.Format(took), cli.Units(r.Remaining), cli.Units(r.Burst)))
 		case errors.As(err, &denied):
-			text := cli.Decision(denied.Result)
+			text := cli.Decision(denied.Result) + cli.Floored(request, denied.Result)
 			if timeout > 0 && denied.Result.Reason == limiter.ReasonLimit && denied.Result.RetryAfter != limiter.Never {
 				text += fmt.Sprintf(" to get a turn within %s", duration.Format(timeout))
 			}

@@ -173,7 +173,8 @@ FROM pglimit_slot AS t,
               FROM (SELECT pg_catalog.width_bucket(c.at, t.ends) AS gone OFFSET 0) AS m OFFSET 0) AS n
 UNION ALL
 SELECT b.policy, 'balance'::text COLLATE "C", b.key, b.debt, t.capacity, b.debt / NULLIF(t.capacity, 0::float8), CASE WHEN b.blocked_until IS NOT NULL THEN 0::float8 ELSE GREATEST(0::float8, b.units + t.capacity - b.debt) END,
-       b.blocked_until, b.updated_at, NULL::timestamptz, NULL::bigint, NULL::bigint, NULL::timestamptz
+       b.blocked_until, b.updated_at, NULL::timestamptz,
+       (SELECT count(*) FROM pglimit_reservation AS h WHERE h.policy = b.policy AND h.key = b.key AND h.algorithm = 'balance'::text AND h.state = 'open'::text), NULL::bigint, NULL::timestamptz
 FROM pglimit_balance_now AS b JOIN pglimit_balance AS t ON t.policy = b.policy AND t.key = b.key)`
 
 // known is the number of places that f's key knows.

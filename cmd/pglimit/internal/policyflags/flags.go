@@ -338,8 +338,12 @@ func (s *Stored) whole(name string) error {
 	if s.flags.Changed("limit") {
 		limit = s.flags.Lookup("limit").Value.String()
 	}
-	return fmt.Errorf("the database has no policy %s, and a new one needs %s: such as `pglimit policy set %s --limit %s --period 1h`",
-		printable.Shown(name), strings.Join(missing, ", and "), name, limit)
+	algorithm := ""
+	if s.flags.Changed("algorithm") {
+		algorithm = " --algorithm " + string(s.policy.Algorithm)
+	}
+	return fmt.Errorf("the database has no policy %s, and a new one needs %s: such as `pglimit policy set %s%s --limit %s --period 1h`",
+		printable.Shown(name), strings.Join(missing, ", and "), name, algorithm, limit)
 }
 
 // overwrite sets the fields of p whose flags were given to those of from.

@@ -44,6 +44,12 @@ func TestCommandBalances(t *testing.T) {
 	run(0, "reserved 7", "reserve", "--policy", "credits", "--cost", "7", "acme")
 	run(0, "reserved   7 in 1 open reservation", "usage", "--policy", "credits", "acme")
 	run(0, "granted 5", "grant", "bob", "5") // by flags
+	run(2, `--expires is "soon": use a date`, "grant", "--policy", "credits", "acme", "5", "--expires", "soon")
+	run(2, `units -5: must be from`, "grant", "--policy", "credits", "--", "acme", "-5")
+	run(0, "gave 4: 84 remaining, 0 of 5 owed\n", "allow-any", "--policy", "credits", "--cost", "4", "acme")
+	run(0, ": 77 remaining, 0 of 5 owed\n", "reserve", "--policy", "credits", "--cost", "7", "acme")
+	run(0, `"reservations": 2,`, "find", "acme", "--json")
+	run(0, "credits  balance    prepaid  5 owed\n", "policy", "list")
 	run(0, "", "block", "--policy", "credits", "acme", "1h")
 	run(1, "blocked", "allow", "--policy", "credits", "acme")
 	run(0, "", "unblock", "--policy", "credits", "acme")

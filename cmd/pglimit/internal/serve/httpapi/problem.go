@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
+	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -47,6 +48,7 @@ func problemOf(err error) *problem {
 	var own *problem
 	var page *api.Problem
 	var scope *auth.ScopeError
+	var full *store.FullError
 	switch {
 	case errors.As(err, &own):
 		return own
@@ -54,6 +56,8 @@ func problemOf(err error) *problem {
 		return ofPage(page)
 	case errors.As(err, &scope):
 		return &problem{Status: http.StatusForbidden, Code: "scope", Detail: scope.Error()}
+	case errors.As(err, &full):
+		return &problem{Status: http.StatusServiceUnavailable, Code: "overloaded", Detail: api.Sentence(full), Field: "key"}
 	case errors.Is(err, auth.ErrNoToken), errors.Is(err, auth.ErrUnknown):
 		return &problem{Status: http.StatusUnauthorized, Code: "unauthorized", Detail: err.Error()}
 	case errors.Is(err, policies.ErrNoPolicy):
