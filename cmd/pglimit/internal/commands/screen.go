@@ -187,6 +187,7 @@ func columnsFor(width int) []column {
 var kinds = map[algorithm.Name]string{
 	algorithm.LeakyBucket: "leaky", algorithm.LeakyBucketQueue: "queue", algorithm.TokenBucket: "token", algorithm.GCRA: "gcra",
 	algorithm.FixedWindow: "fixed", algorithm.SlidingWindowCounter: "counter", algorithm.SlidingWindowLog: "log",
+	algorithm.Attempts: "attempt", algorithm.Concurrency: "slots", algorithm.Balance: "balance",
 }
 
 func headers(columns []column) (all []string) {

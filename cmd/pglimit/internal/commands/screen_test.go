@@ -177,3 +177,13 @@ func TestCells(t *testing.T) {
 		t.Errorf("times: %s, %s, %s", at(nil), at(&soon), at(&late))
 	}
 }
+
+// TestKinds: every algorithm has a short name that its column has room for.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	for _, a := range algorithm.All() {
+		if kind := kinds[a]; kind == "" || len(kind) > kindColumn.width {
+			t.Errorf("%s: %q", a, kind)
+		}
+	}
+}
