@@ -33,8 +33,8 @@ an application behind the middleware does.
 
 Without a database it uses the embedded server. In a database that you name it
 asks before it runs migrations; elsewhere than on a terminal it needs --yes. It
-counts only under the policy name ` + playground.PolicyName + `, and deletes the keys that were used
-there when it ends. It continues to run while the database is unavailable.
+counts only under the policy names ` + playground.PolicyName + ` and ` + playground.PolicyName + `-gcra, and deletes the keys
+that were used there when it ends. It continues to run while the database is unavailable.
 
 By default only this machine can reach the page; with another --addr, everyone
 who reaches the address can use it. A request must name the host of --addr or
