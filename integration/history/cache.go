@@ -48,7 +48,7 @@ type denial struct {
 
 // requests returns the requests of a record.
 func requests(r *record) (all []asked) {
-	if r.Op.Verb != model.AllowAll {
+	if !r.Op.Verb.Sets() {
 		return []asked{{model.Request{Key: r.Op.Key, Policy: r.Op.Policy, Units: r.Op.Units, Floor: r.Op.Floor}, r.Out.Result}}
 	}
 	needs := map[int]float64{}
@@ -67,7 +67,7 @@ func denials(all []record) (found []denial) {
 			continue
 		}
 		switch r.Op.Verb {
-		case model.Allow, model.Reserve, model.Wait, model.AllowAll:
+		case model.Allow, model.Reserve, model.Wait, model.AllowAll, model.ReserveAll:
 			for _, a := range requests(r) {
 				if r.Op.Estimate { // it was denied less than it asked for, or more
 					a.Units = 0

@@ -76,7 +76,7 @@ func check(s *scene, all []record) error {
 		if r.Out.Lost { // it may happen after its caller has left
 			op.Return = math.MaxInt64
 		}
-		if parts := model.Split(&r.Op, &r.Out); len(parts) > 0 {
+		if parts := model.Parts(&r.Op, &r.Out); len(parts) > 0 {
 			for _, part := range parts {
 				p := op
 				p.Input = part
@@ -93,14 +93,18 @@ func check(s *scene, all []record) error {
 				first := *give
 				first.Denies, g.Input = true, &first
 				history = append(history, g)
+				if r.Op.Verb == model.AllowUpTo || r.Op.Verb == model.ReserveUpTo { // or between two that it gives back: a part that fits by then needs the second
+					g.Input = give
+					history = append(history, g)
+				}
 			}
 		}
 		if r.Op.Estimate {
 			read := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: r.Op.Clocks, Of: &r.Op, Reads: true}
 			history = append(history, porcupine.Operation{ClientId: r.Client, Input: read, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
 		}
-		if touches(s, r) {
-			touch := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Touches: true}
+		for _, of := range touched(s, r) {
+			touch := &model.Op{Verb: model.Give, Key: of.Key, Clocks: readings(r), Of: of, Touches: true}
 			history = append(history, porcupine.Operation{ClientId: r.Client, Input: touch, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
 		}
 	}
@@ -123,8 +127,8 @@ func checkBalances(_ *scene, all []record) error {
 			for _, l := range u.Lots {
 				left += l.Units
 			}
-			if u.Granted+u.Debt > 0 && u.Granted+u.Debt != left+u.Spent+u.Expired {
-				return fmt.Errorf("%v granted and %v owed are not %v left, %v spent and %v expired", u.Granted, u.Debt, left, u.Spent, u.Expired)
+			if u.Granted+u.Debt > 0 && u.Granted+u.Debt != left+u.Spent+u.Reserved+u.Expired {
+				return fmt.Errorf("%v granted and %v owed are not %v left, %v spent or reserved and %v expired", u.Granted, u.Debt, left, u.Spent+u.Reserved, u.Expired)
 			}
 		}
 	}
@@ -155,6 +159,14 @@ func drifts(r *record, all []record) bool {
 		apart := o.Call == r.Call || o.Return < r.Call && !o.Out.Lost || o.Call > r.Return
 		return !apart && (changes(o.Op) || slices.ContainsFunc(o.Op.Steps, changes))
 	})
+}
+
+// touched returns the requests of r that may be denied once before it is decided, without a block.
+func touched(s *scene, r *record) []*model.Op {
+	if touches(s, r) {
+		return []*model.Op{&r.Op}
+	}
+	return model.Pooled(&r.Op)
 }
 
 // touches reports whether a request may be denied once before it is decided, without a block:

@@ -52,7 +52,7 @@ func (c *client) run() {
 		case c.expires && c.soon():
 			op := model.Op{Number: c.number(), Verb: model.Allow, Remember: remember.Microseconds()}
 			c.aim(&op, 0)
-			op.Units = cmp.Or(op.Policy.Burst, op.Policy.Limit)
+			op.Units = cmp.Or(op.Policy.Burst, op.Policy.Limit, 30)
 			c.do(&op)
 		case c.SQL && n < 4:
 			c.function()
@@ -106,6 +106,10 @@ func (c *client) draw(inTx bool) model.Op {
 		return op
 	}
 	op.Units = float64(1 + c.rand.IntN(3))
+	if c.Several {
+		c.drawSet(&op)
+		return op
+	}
 	verbs := []model.Verb{
 		model.Allow, model.Allow, model.Allow, model.Allow, model.AllowUpTo, model.AllowUpTo, model.Check, model.Usage,
 		model.Charge, model.Refund, model.Undo, model.Block, model.Unblock,
@@ -128,6 +132,9 @@ func (c *client) draw(inTx bool) model.Op {
 	}
 	if c.Balances {
 		verbs = append(verbs, model.Add, model.Add, model.Add, model.Add, model.Add, model.Usage)
+		if c.Reserves && !inTx {
+			verbs = append(verbs[3:], model.Reserve, model.ReserveUpTo, model.Settle, model.Settle, model.Cancel, model.Cancel)
+		}
 	}
 	if c.Bounded {
 		verbs = append(verbs[:8:8], model.Refund) // which no key's first request is lost in
@@ -317,28 +324,33 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 		return o, err
 	case model.Settle, model.Cancel, model.Succeeded, model.Failed, model.Renew, model.Release:
 		call.ID = c.board.posted()[op.Held-1]
-	case model.AllowAll:
-		for _, q := range op.Requests {
-			call.Requests = append(call.Requests, limiter.Request{Policy: q.Policy, Key: c.scene.name, Cost: q.Units, Floor: q.Floor})
+	case model.SettleAll, model.CancelAll:
+		for _, n := range op.IDs {
+			call.IDs = append(call.IDs, c.board.posted()[n-1])
 		}
+	}
+	order := ""
+	if op.Idem != 0 {
+		order = fmt.Sprint("order-", op.Idem)
+	}
+	for _, q := range op.Requests {
+		call.Requests = append(call.Requests, limiter.Request{Policy: q.Policy, Key: c.scene.name, Cost: q.Units, Floor: q.Floor, IdempotencyKey: order})
 	}
 	if op.Verb == model.Add {
 		call.Lot.Priority = op.Order
 		if op.For != 0 {
 			call.Lot.Expires = time.UnixMicro(op.For)
 		}
-		if op.Idem != 0 {
-			call.Lot.IdempotencyKey = fmt.Sprint("order-", op.Idem)
-		}
-	} else if op.Idem != 0 {
-		call.IdempotencyKey = fmt.Sprint("order-", op.Idem)
-		if op.Verb == model.Allow {
-			call.Op = "once"
-		}
+		call.Lot.IdempotencyKey = order
+	} else if call.IdempotencyKey = order; order != "" && op.Verb == model.Allow {
+		call.Op = "once"
 	}
 	a := call.Make(ctx, l)
-	if o.Usage = a.Usage; op.Verb == model.AllowAll {
+	if o.Usage = a.Usage; len(op.Requests) > 0 {
 		o.All = a.Results
+		for i, id := range a.IDs {
+			o.IDs, o.Expires = append(o.IDs, c.board.post(op.Requests[i].Key, id)), a.Expires
+		}
 	} else if len(a.PerRequest) > 0 {
 		o.Result = a.PerRequest[0]
 	}

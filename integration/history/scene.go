@@ -37,11 +37,11 @@ type scene struct {
 
 // themes are the kinds of operations that a scene has besides the usual ones.
 type themes struct {
-	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Balances, Floors, UpTo, Bounded bool
+	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Balances, Floors, UpTo, Bounded, Several bool
 }
 
 // forms are what a scene may be about. usual has all verbs of limits.
-var forms = flag.String("forms", "usual usual usual attempts slots balances upto floors keys", "what histories are about; one may stand there again")
+var forms = flag.String("forms", "usual usual usual attempts slots balances upto floors keys several", "what histories are about; one may stand there again")
 
 // The scenes that run at once, and their size.
 const (
@@ -72,10 +72,20 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 		s.Slots, s.Idempotent, s.SQL = true, false, false
 	case "balances":
 		s.Balances, keys = true, 1+r.IntN(3)/2
+		s.Reserves = r.IntN(3) > 0
+		s.Expires = s.Reserves && r.IntN(2) == 0
 		s.ops = ops - 3 // lots differ by the order of all that came before
+		if s.Expires {
+			s.clients, s.ops = clients/2, ops-2
+		} else if s.Reserves || keys > 1 {
+			s.clients = clients - 1
+		}
 	case "upto": // estimates are corrected once five are settled
 		s.UpTo, s.Reserves, s.Idempotent, s.Tx = true, true, false, false
 		s.clients, s.ops = clients/2, 2*ops
+	case "several":
+		s.Several, s.SQL, s.Tx, keys = true, false, false, 2+r.IntN(2)
+		s.clients, s.ops = clients-1, ops-3
 	case "keys":
 		s.Bounded, s.Idempotent, s.SQL, s.Tx, keys, s.ops = true, false, false, false, 4, 2*ops
 	default:
@@ -120,11 +130,15 @@ func (s *scene) drawPlans(r *rand.Rand, name string) []limiter.Policy {
 		}
 		p.Name, p.MaxKeys = name, maxKeys
 		return []limiter.Policy{p}
-	case s.UpTo:
+	case s.Several && r.IntN(4) == 0:
+		return []limiter.Policy{{Name: name, Algorithm: limiter.Balance, Overdraft: 8, BlockFor: p.BlockFor}}
+	case s.UpTo, s.Several:
 		for p.Algorithm == limiter.LeakyBucketQueue {
 			p = drawPolicy(r)
 		}
-		p.Limit, p.Burst = 4*p.Limit, 4*p.Burst
+		if s.UpTo {
+			p.Limit, p.Burst = 4*p.Limit, 4*p.Burst
+		}
 	case s.Expires: // what expires still counts
 		p.Period *= 4
 	}
@@ -147,7 +161,7 @@ func (s *scene) key(n int) string {
 
 // sharesStatements reports whether two clients of a scene are in one process. Then a statement
 // may ask for the sum of their requests, and be denied, before each is asked for again.
-func (s *scene) sharesStatements() bool { return s.number%2 == 1 }
+func (s *scene) sharesStatements() bool { return s.number%2 == 1 && !s.Several }
 
 // drawPolicy draws an algorithm in one of its forms.
 func drawPolicy(r *rand.Rand) limiter.Policy {

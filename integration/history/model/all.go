@@ -36,6 +36,9 @@ func (j *joint) begins() bool { return !j.fits && !j.blocked && j.rules.BlockFor
 
 // all does an AllowAll: all requests are granted or none.
 func (w *World) all(op *Op, now int64, stop int) (out Out) {
+	if out, found := w.before(op, now); found || stop == forgot {
+		return out
+	}
 	joints, possible := join(op.Requests)
 	if possible && len(op.Requests) == 1 {
 		q := op.Requests[0]
@@ -52,6 +55,7 @@ func (w *World) all(op *Op, now int64, stop int) (out Out) {
 		}
 		if w.judge(op, joints, possible, now) {
 			out.All = w.takeAll(op, joints, now)
+			w.admitAll(op, &out, now)
 			return out
 		}
 		for _, j := range joints {

@@ -67,6 +67,16 @@ func (op *Op) choices() []int {
 	if op.Verb == Attempt && op.Drifts && op.From != "" {
 		return []int{0, ofSource, ofOthers}
 	}
+	if op.Verb == Split && op.Idem == 0 {
+		return []int{whole, tried}
+	}
+	if op.Verb == AllowAny && op.Idem == 0 { // any pool, if those before it lacked room
+		choices := []int{}
+		for i := range op.Requests {
+			choices = append(choices, gave+i)
+		}
+		return choices
+	}
 	return []int{0}
 }
 

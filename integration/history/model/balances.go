@@ -42,7 +42,8 @@ func (w *World) add(op *Op, r *Rules, now int64, stop int) (out Out) {
 
 // stand sets what a Usage says of a balance.
 func stand(u *limiter.Usage, a *algorithm.Account) {
-	u.Spent, u.Granted, u.Expired, u.Debt = a.Spent, a.Granted, a.Expired, a.Debt
+	u.Reserved = min(u.Reserved, a.Spent)
+	u.Spent, u.Granted, u.Expired, u.Debt = a.Spent-u.Reserved, a.Granted, a.Expired, a.Debt
 	for _, l := range a.Lots {
 		lot := limiter.Lot{Number: l.Number, Units: l.Left, Priority: int(l.Priority), Source: l.Source}
 		if l.Ends != algorithm.Never {

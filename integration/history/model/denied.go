@@ -13,10 +13,10 @@ const (
 	reads  Verb = "AllRead"   // a key that did not
 )
 
-// Split returns the operations of an AllowAll that was denied, or may have been because its
+// Parts returns the operations of an AllowAll that was denied, or may have been because its
 // answer is lost, or none if it is one.
-func Split(op *Op, out *Out) (parts []*Op) {
-	if op.Verb != AllowAll || op.InTx || out.Fault != "" || out.All.Allowed {
+func Parts(op *Op, out *Out) (parts []*Op) {
+	if op.Verb != AllowAll && op.Verb != ReserveAll || op.InTx || out.Fault != "" || out.All.Allowed {
 		return nil
 	}
 	joints, possible := join(op.Requests)
@@ -67,7 +67,7 @@ func observe(op *Op, out *Out, j *joint) {
 	j.fits, j.blocked = a.Allowed, a.Reason == reason(true)
 }
 
-// partly does an operation of Split. It returns nil if the answers cannot be.
+// partly does an operation of Parts. It returns nil if the answers cannot be.
 func (w *World) partly(op *Op, out *Out, now int64) *World {
 	joints, possible := join(op.Requests)
 	j := joints[slices.IndexFunc(joints, func(j *joint) bool { return j.key == op.Key })]
@@ -89,6 +89,9 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 			return nil
 		}
 		return w
+	}
+	if h := w.admitted(op); h != nil && h.Forget > now && !h.overdue(now) {
+		return nil // it looks for that again
 	}
 	w.judge(op, joints, true, now)
 	after, seen := w.clone(), *j

@@ -46,6 +46,15 @@ func (r *Rules) family() algorithm.Family { return algorithm.Name(r.Algorithm).F
 
 func (r *Rules) queue() bool { return r.Algorithm == limiter.LeakyBucketQueue }
 
+// rules returns the rules of a request for a key. That of a pool of an AllowAny begins no block.
+func (op *Op) rules() *Rules {
+	r := rulesOf(op.Policy).above(op.Floor)
+	if op.Pool {
+		r.BlockFor = 0
+	}
+	return r
+}
+
 // above returns rules that keep a share of the burst free. Their denials begin no block.
 func (r *Rules) above(floor float64) *Rules {
 	if floor != 0 {

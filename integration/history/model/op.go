@@ -31,6 +31,11 @@ const (
 	Settle      Verb = "settle"
 	Cancel      Verb = "cancel"
 	AllowAll    Verb = "all"
+	AllowAny    Verb = "any"
+	Split       Verb = "split" // AllowAnySplit
+	ReserveAll  Verb = "reserve_all"
+	SettleAll   Verb = "settle_all"
+	CancelAll   Verb = "cancel_all"
 	Attempt     Verb = "attempt"
 	Succeeded   Verb = "succeeded"
 	Failed      Verb = "failed"
@@ -45,7 +50,7 @@ const (
 	Back      Verb = "Back"      // to the last savepoint
 )
 
-// Request is one of an AllowAll.
+// Request is one of several keys, or a reservation that ends.
 type Request struct {
 	Key    int
 	Policy limiter.Policy
@@ -69,7 +74,9 @@ type Op struct {
 	Held     int     // Settle, Cancel: the reservation; Succeeded, Failed: the ticket; Renew, Release: the slot
 	Undone   int     // Undo: the operation
 
-	Requests []Request    // of an AllowAll
+	Requests []Request    // of several keys
+	IDs      []int        // of a SettleAll and a CancelAll: the reservations
+	Pool     bool         // it asks a pool of an AllowAny
 	Steps    []Op         // of a Tx
 	Commits  bool         // a Tx
 	InTx     bool         // it is a step of a Tx
@@ -96,13 +103,16 @@ type Out struct {
 
 	longest time.Duration // RetryAfter of a Wait that is denied, if it had no time left
 	unmoved bool          // a Settle has not changed the key: see matches
+	still   []int         // what of a SettleAll has not
 }
 
 // Tell drops what results do not show.
 func (o *Out) Tell() {
 	o.Result, o.Usage.Result = testworld.Told(o.Result), testworld.Told(o.Usage.Result)
 	for i, r := range o.All.PerRequest {
-		o.All.PerRequest[i] = testworld.Told(r)
+		if o.All.PerRequest[i] = testworld.Told(r); r.Source == limiter.SourceSkipped {
+			o.All.PerRequest[i] = limiter.Result{}
+		}
 	}
 	for i := range o.Steps {
 		o.Steps[i].Tell()
@@ -112,7 +122,7 @@ func (o *Out) Tell() {
 // tries reports whether a verb is tried again after expired reservations went back.
 func (op *Op) tries() bool {
 	switch op.Verb {
-	case Allow, AllowUpTo, Reserve, ReserveUpTo, Check, AllowAll, Add:
+	case Allow, AllowUpTo, Reserve, ReserveUpTo, Check, AllowAll, ReserveAll, AllowAny, Split, Add:
 		return true
 	}
 	return false
@@ -123,6 +133,6 @@ func (op *Op) Reserves() bool { return op.Verb == Reserve || op.Verb == ReserveU
 
 // asks reports whether op is a request for a key.
 func (op *Op) asks(key int) bool {
-	return op.Verb != AllowAll && op.Key == key ||
+	return !op.Verb.Sets() && op.Key == key ||
 		slices.ContainsFunc(op.Requests, func(q Request) bool { return q.Key == key })
 }

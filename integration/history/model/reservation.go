@@ -24,6 +24,16 @@ const (
 
 // Reservation is an admission that is remembered.
 type Reservation struct {
+	Record
+	Parts []algorithm.Lot // what it took of the lots of a balance
+}
+
+func (h Reservation) equal(o Reservation) bool {
+	return h.Record == o.Record && slices.Equal(h.Parts, o.Parts)
+}
+
+// Record is a Reservation but for its Parts.
+type Record struct {
 	ID       int // below 0 until an answer has named it
 	Key      int
 	Rules    Rules
@@ -47,9 +57,12 @@ func (w *World) admission(op *Op, a limiter.Result, now int64) Reservation {
 	if c, ok := v.(*algorithm.Counter); ok { // it is stored without the period of its windows
 		v = &algorithm.Counter{Current: c.Level(nil, k.Clock), EndsAt: c.EndsAt, Period: r.Period}
 	}
-	h := Reservation{
+	h := Reservation{Record: Record{
 		ID: -op.Number, Key: op.Key, Rules: *r, Idem: op.Idem, State: spent, Asked: op.Units, Reserved: a.Granted, Units: a.Granted,
 		Grant: v.Counted(k.Clock), Answer: k.answer(r, v, k.Clock), Made: k.Clock, Expires: k.Clock + op.For, Forget: k.Clock + op.For + op.Remember,
+	}}
+	if a, ok := v.(algorithm.AccountView); ok {
+		h.Parts = a.Parts
 	}
 	h.Answer.Allowed, h.Answer.Granted, h.Answer.Delay, h.Answer.Replayed = true, a.Granted, a.Delay, true
 	if op.Reserves() {
@@ -158,7 +171,7 @@ func (w *World) finish(h *Reservation, to state, used float64, now int64) (back 
 		if fresh {
 			k.Rules = h.Rules.Rules
 		}
-		counted := algorithm.Reservation{Rules: h.Rules.Rules, Units: h.Units, CountedAt: cmp.Or(h.Grant.At, h.Made), EndsAt: h.Grant.EndsAt}
+		counted := algorithm.Reservation{Rules: h.Rules.Rules, Units: h.Units, CountedAt: cmp.Or(h.Grant.At, h.Made), EndsAt: h.Grant.EndsAt, Parts: h.Parts}
 		back = k.State.Settle(&k.Rules, now, k.Clock, counted, used, fresh)
 	}
 	if h.State = to; to == settled {

@@ -89,6 +89,10 @@ func (op *Op) ends() []int {
 		return op.choices()
 	case op.Verb == Wait, op.Verb == Add:
 		return []int{whole, hurried}
+	case op.Verb == Split && op.Idem == 0:
+		return []int{whole, tried}
+	case op.Verb.pools():
+		return []int{whole}
 	case op.Rival && op.Idem != 0 && op.Verb == Allow:
 		return []int{whole, tried, hurried}
 	case op.Rival && op.tries():
@@ -178,7 +182,8 @@ func attempt(w *World, op *Op) []*World {
 // answer, unless that is an earlier one.
 func clocks(op *Op, out *Out) []int64 {
 	at := out.At()
-	if op.SQL || at == 0 || out.Result.Replayed && op.Verb != Settle {
+	replayed := func(r limiter.Result) bool { return r.Replayed }
+	if op.SQL || at == 0 || slices.ContainsFunc(out.Results(), replayed) && op.Verb != Settle && op.Verb != SettleAll {
 		return op.Clocks
 	}
 	for _, now := range op.Clocks {
@@ -196,6 +201,9 @@ func (w *World) bind(op *Op, want, out *Out) bool {
 	}
 	if op.Verb == Acquire {
 		return w.nameSlot(op, want, out)
+	}
+	if len(want.IDs) > 0 || len(out.IDs) > 0 {
+		return w.bindAll(op, want, out)
 	}
 	if want.Held >= 0 || out.Held == 0 {
 		return true
@@ -278,6 +286,10 @@ func matches(op *Op, want, got *Out) bool {
 	if op.Verb == Settle && op.Rival && want.unmoved {
 		// It shows the key as of when its statement began, and may then have waited.
 		r.Level, r.Remaining, r.Full, r.ResetAfter = g.Result.Level, g.Result.Remaining, g.Result.Full, g.Result.ResetAfter
+	}
+	for _, i := range want.still {
+		a, b := &w.All.PerRequest[i], g.All.PerRequest[i]
+		a.Level, a.Remaining, a.Full, a.ResetAfter = b.Level, b.Remaining, b.Full, b.ResetAfter
 	}
 	if op.Verb == Wait && !r.Allowed && g.Result.RetryAfter >= r.RetryAfter && g.Result.RetryAfter <= want.longest {
 		r.RetryAfter = g.Result.RetryAfter

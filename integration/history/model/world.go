@@ -44,7 +44,7 @@ type Due struct {
 // Equal reports whether two worlds are the same.
 func (w *World) Equal(o *World) bool {
 	return slices.EqualFunc(w.Keys, o.Keys, func(a, b Key) bool { return a.equal(&b) }) &&
-		slices.Equal(w.Held, o.Held) && slices.Equal(w.Grants, o.Grants) && slices.Equal(w.Dues, o.Dues)
+		slices.EqualFunc(w.Held, o.Held, Reservation.equal) && slices.Equal(w.Grants, o.Grants) && slices.Equal(w.Dues, o.Dues)
 }
 
 // Hash returns a number that equal worlds share.
@@ -95,7 +95,7 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	if op.Policy.Algorithm == limiter.Concurrency {
 		return w.slots(op, now)
 	}
-	k, r := &w.Keys[op.Key], rulesOf(op.Policy).above(op.Floor)
+	k, r := &w.Keys[op.Key], op.rules()
 	switch op.Verb {
 	case Add:
 		return w.add(op, r, now, stop)
@@ -135,7 +135,11 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 		}
 	case Settle, Cancel:
 		return w.end(op, now)
-	case AllowAll:
+	case SettleAll, CancelAll:
+		return w.endAll(op, now)
+	case AllowAny, Split:
+		return w.pools(op, now, stop)
+	case AllowAll, ReserveAll:
 		return w.all(op, now, stop)
 	}
 	return out
@@ -198,7 +202,7 @@ func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (limiter
 
 // request does an Allow, AllowUpTo, Reserve or ReserveUpTo.
 func (w *World) request(op *Op, now int64, stop int) (out Out) {
-	k, r, upTo, piece := &w.Keys[op.Key], rulesOf(op.Policy).above(op.Floor), op.Verb == AllowUpTo || op.Verb == ReserveUpTo, op.Units
+	k, r, upTo, piece := &w.Keys[op.Key], op.rules(), op.Verb == AllowUpTo || op.Verb == ReserveUpTo, op.Units
 	if upTo {
 		piece = 1
 	}
@@ -219,11 +223,14 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 		out.Fault = Unread
 		return out
 	}
+	ending := false
 	if h := w.admitted(op); h != nil && stop != hurried {
 		switch {
 		case h.Forget > now && !h.overdue(now):
 			return h.replay(op)
 		case !possible: // it only reads
+		case op.Rival && stop == tried && h.State == open: // another ends it before this one, which is denied, looks again
+			ending = true
 		default: // by a grant, or by the second look of a denial
 			w.forget(h, now)
 		}
@@ -238,7 +245,10 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 		a := k.take(r, op.Units, upTo, r.Ceiling, now)
 		return a, !a.Allowed && a.Reason == limiter.ReasonLimit && possible
 	})
-	if !out.Result.Allowed {
+	if ending && out.Result.Allowed {
+		out.Fault = Unread
+	}
+	if !out.Result.Allowed || ending {
 		return out
 	}
 	if !op.Reserves() {
@@ -268,10 +278,11 @@ func (w *World) usage(op *Op, r *Rules, now int64) (u limiter.Usage) {
 			u.Reserved += h.Units
 		}
 	}
-	u.Reserved = min(u.Reserved, u.Result.Level)
-	u.Spent = u.Result.Level - u.Reserved
 	if a, ok := k.State.(*algorithm.Account); ok {
 		stand(&u, a.At(max(k.Clock, now)))
+	} else {
+		u.Reserved = min(u.Reserved, u.Result.Level)
+		u.Spent = u.Result.Level - u.Reserved
 	}
 	if windowed && u.Result.Level > 0 {
 		u.WindowEndsAt = time.UnixMicro(window.EndsAt)

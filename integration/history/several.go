@@ -1,0 +1,78 @@
+//go:build unix
+
+package history
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pglimit/pglimit/integration/history/model"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// drawSet draws an operation of several keys, or of one of them.
+func (c *client) drawSet(op *model.Op) {
+	sets := []model.Verb{model.AllowAny, model.Split, model.AllowAll, model.ReserveAll}
+	verbs := append(slices.Concat(sets, sets, sets), model.SettleAll, model.SettleAll, model.CancelAll, model.CancelAll, model.Settle, model.Cancel,
+		model.Allow, model.Charge, model.Refund, model.Check, model.Usage, model.Block, model.Unblock, model.Reset)
+	op.Verb = verbs[c.rand.IntN(len(verbs))]
+	if op.Verb == model.Split && c.process.number < 2 {
+		op.Verb = model.AllowAny // its answer does not tell what is remembered of the first pool
+	}
+	n := len(c.board.posted())
+	switch {
+	case op.Verb.Ends() && n < 2:
+		op.Verb = model.Usage
+	case op.Verb.Ends():
+		last := n - c.rand.IntN(min(n-1, 4))
+		op.IDs, op.Units = []int{last, last - 1}, float64(c.rand.IntN(3))
+		for _, id := range op.IDs {
+			op.Requests = append(op.Requests, model.Request{Key: c.board.key(id), Policy: c.plans[c.board.key(id)][0]})
+		}
+	case op.Verb.Sets():
+		keys := c.rand.Perm(len(c.plans))
+		keys = keys[:2+c.rand.IntN(len(keys)-1)]
+		if op.Verb == model.Split {
+			op.Units *= 4
+		}
+		if c.Idempotent && c.rand.IntN(2) == 0 {
+			op.Idem = 10*(1+slices.Index(sets, op.Verb)) + c.rand.IntN(2)
+			op.Units = float64(1 + op.Idem%2)
+			slices.Sort(keys[:2])
+			keys = keys[:2]
+		}
+		op.For = 1000 * unit
+		for _, key := range keys {
+			op.Requests = append(op.Requests, model.Request{Key: key, Policy: c.plans[key][c.rand.IntN(len(c.plans[key]))], Units: op.Units})
+		}
+	case op.Policy.Algorithm == limiter.Balance && c.rand.IntN(2) == 0:
+		op.Verb = model.Add
+		fallthrough
+	default:
+		c.fill(op)
+	}
+}
+
+// askedApart makes a record of each request that an AllowAny made.
+func askedApart(all []record) (apart []record, err error) {
+	for _, r := range all {
+		ops, outs := model.Asked(&r.Op, &r.Out)
+		if ops == nil {
+			apart = append(apart, r)
+			continue
+		}
+		gave := r.Out.All.DeniedBy
+		for i := range ops {
+			if granted := outs[i].Result.Granted > 0; granted != (i == gave) || ops[i].Key != r.Op.Requests[i].Key || r.Out.All.Allowed != (gave >= 0) {
+				return nil, fmt.Errorf("scene %d: pool %d of %s", r.Scene, i, describe(&r.Op, &r.Out))
+			}
+			one := r
+			one.Op, one.Out = *ops[i], outs[i]
+			apart = append(apart, one)
+		}
+		if len(ops) != len(r.Op.Requests) && gave != len(ops)-1 {
+			return nil, fmt.Errorf("scene %d: only %d pools of %s", r.Scene, len(ops), describe(&r.Op, &r.Out))
+		}
+	}
+	return apart, nil
+}
