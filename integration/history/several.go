@@ -19,16 +19,9 @@ func (c *client) drawSet(op *model.Op) {
 	if op.Verb == model.Split && c.process.number < 2 {
 		op.Verb = model.AllowAny // its answer does not tell what is remembered of the first pool
 	}
-	n := len(c.board.posted())
 	switch {
-	case op.Verb.Ends() && n < 2:
-		op.Verb = model.Usage
 	case op.Verb.Ends():
-		last := n - c.rand.IntN(min(n-1, 4))
-		op.IDs, op.Units = []int{last, last - 1}, float64(c.rand.IntN(3))
-		for _, id := range op.IDs {
-			op.Requests = append(op.Requests, model.Request{Key: c.board.key(id), Policy: c.plans[c.board.key(id)][0]})
-		}
+		c.drawEnds(op)
 	case op.Verb.Sets():
 		keys := c.rand.Perm(len(c.plans))
 		keys = keys[:2+c.rand.IntN(len(keys)-1)]
@@ -41,7 +34,9 @@ func (c *client) drawSet(op *model.Op) {
 			slices.Sort(keys[:2])
 			keys = keys[:2]
 		}
-		op.For = 1000 * unit
+		if op.Verb == model.ReserveAll {
+			op.For = 1000 * unit
+		}
 		for _, key := range keys {
 			op.Requests = append(op.Requests, model.Request{Key: key, Policy: c.plans[key][c.rand.IntN(len(c.plans[key]))], Units: op.Units})
 		}
@@ -50,6 +45,20 @@ func (c *client) drawSet(op *model.Op) {
 		fallthrough
 	default:
 		c.fill(op)
+	}
+}
+
+// drawEnds draws the last reservations of some keys.
+func (c *client) drawEnds(op *model.Op) {
+	n, ends := len(c.board.posted()), map[int]bool{}
+	for id := n - c.rand.IntN(4); id > max(0, n-8) && len(op.IDs) < 2; id-- {
+		if key := c.board.key(id); !ends[key] {
+			ends[key], op.IDs = true, append(op.IDs, id)
+			op.Requests = append(op.Requests, model.Request{Key: key, Policy: c.plans[key][0]})
+		}
+	}
+	if op.Units = float64(c.rand.IntN(3)); len(op.IDs) == 0 {
+		op.Verb = model.Usage
 	}
 }
 

@@ -11,10 +11,10 @@ import (
 // locked, so that nothing of it changes.
 func (w *World) add(op *Op, r *Rules, now int64, stop int) (out Out) {
 	if h := w.admitted(op); h != nil {
-		if h.Forget > now {
+		if h.Forget > now && !h.overdue(now) {
 			return h.replay(op)
 		}
-		if h.Idem = 0; stop == forgot {
+		if w.forget(h, now); stop == forgot {
 			return out
 		}
 	}

@@ -182,11 +182,11 @@ func (w *World) endAll(op *Op, now int64) (out Out) {
 			*w = before
 			return one
 		}
-		if one.unmoved {
-			out.still = append(out.still, i)
+		if op.Verb == CancelAll {
+			continue
 		}
-		if op.Verb == SettleAll {
-			out.All.PerRequest = append(out.All.PerRequest, one.Result)
+		if out.All.PerRequest = append(out.All.PerRequest, one.Result); one.unmoved {
+			out.still = append(out.still, i)
 		}
 	}
 	return out
