@@ -116,7 +116,9 @@ func (c *client) draw(inTx bool) model.Op {
 	}
 	if !inTx {
 		verbs = append(verbs, model.Reset)
-		if len(c.plans) > 1 || c.rand.IntN(3) == 0 {
+		if c.Sums {
+			verbs = append(verbs, model.Sum, model.Sum)
+		} else if len(c.plans) > 1 || c.rand.IntN(3) == 0 {
 			verbs = append(verbs, model.AllowAll, model.AllowAll, model.AllowAll)
 		}
 	}
@@ -324,6 +326,9 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 		return o, err
 	case model.Settle, model.Cancel, model.Succeeded, model.Failed, model.Renew, model.Release:
 		call.ID = c.board.posted()[op.Held-1]
+	case model.Sum:
+		const query = "SELECT coalesce(sum(units), 0) FROM pglimit_usage WHERE policy = $1 AND key = $2"
+		return o, c.life.Load().pool.QueryRow(ctx, query, op.Policy.Name, call.Key).Scan(&o.Sum)
 	case model.SettleAll, model.CancelAll:
 		for _, n := range op.IDs {
 			call.IDs = append(call.IDs, c.board.posted()[n-1])

@@ -80,9 +80,6 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 					mine := slices.DeleteFunc(slices.Clone(all), func(r record) bool { return r.Scene != s.number })
 					before := time.Now()
 					found := judge(s, mine)
-					if d := time.Since(before); d > 3*time.Second {
-						t.Logf("DEBUG scene %d clients %d plans %d %+v took %v", s.number, s.clients, len(s.plans), s.themes, d)
-					}
 					mu.Lock()
 					sum.add(mine, found)
 					for _, f := range found {

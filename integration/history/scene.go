@@ -37,11 +37,11 @@ type scene struct {
 
 // themes are the kinds of operations that a scene has besides the usual ones.
 type themes struct {
-	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Balances, Floors, UpTo, Bounded, Several bool
+	Reserves, Expires, Idempotent, Tx, SQL, Loses, Attempts, Slots, Balances, Floors, UpTo, Bounded, Several, Sums bool
 }
 
 // forms are what a scene may be about. usual has all verbs of limits.
-var forms = flag.String("forms", "usual usual usual attempts slots balances upto floors keys several", "what histories are about; one may stand there again")
+var forms = flag.String("forms", "usual usual usual attempts slots balances upto floors keys several sums", "what histories are about; one may stand there again")
 
 // The scenes that run at once, and their size.
 const (
@@ -89,7 +89,9 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	case "keys":
 		s.Bounded, s.Idempotent, s.SQL, s.Tx, keys, s.ops = true, false, false, false, 4, 2*ops
 	default:
-		if r.IntN(3) == 0 {
+		if s.Sums = form == "sums"; s.Sums {
+			s.SQL = false
+		} else if r.IntN(3) == 0 {
 			keys = 2 + r.IntN(2)
 		}
 		s.Reserves, s.Expires = r.IntN(2) == 0, r.IntN(2) == 0
@@ -132,9 +134,12 @@ func (s *scene) drawPlans(r *rand.Rand, name string) []limiter.Policy {
 		return []limiter.Policy{p}
 	case s.Several && r.IntN(4) == 0:
 		return []limiter.Policy{{Name: name, Algorithm: limiter.Balance, Overdraft: 8, BlockFor: p.BlockFor}}
-	case s.UpTo, s.Several:
+	case s.UpTo, s.Several, s.Sums:
 		for p.Algorithm == limiter.LeakyBucketQueue {
 			p = drawPolicy(r)
+		}
+		if s.Sums {
+			p.UsageBy = limiter.Hour
 		}
 		if s.UpTo {
 			p.Limit, p.Burst = 4*p.Limit, 4*p.Burst

@@ -19,9 +19,11 @@ func (c *client) drawSet(op *model.Op) {
 	if op.Verb == model.Split && c.process.number < 2 {
 		op.Verb = model.AllowAny // its answer does not tell what is remembered of the first pool
 	}
+	if op.Verb.Ends() {
+		c.drawEnds(op)
+	}
 	switch {
 	case op.Verb.Ends():
-		c.drawEnds(op)
 	case op.Verb.Sets():
 		keys := c.rand.Perm(len(c.plans))
 		keys = keys[:2+c.rand.IntN(len(keys)-1)]
@@ -58,7 +60,7 @@ func (c *client) drawEnds(op *model.Op) {
 		}
 	}
 	if op.Units = float64(c.rand.IntN(3)); len(op.IDs) == 0 {
-		op.Verb = model.Usage
+		op.Verb = model.ReserveAll
 	}
 }
 

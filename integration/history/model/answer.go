@@ -72,6 +72,7 @@ type Answer struct {
 	Expires time.Time
 	Fence   int64 // of an Acquire
 	Usage   limiter.Usage
+	Sum     float64
 	All     limiter.Results // of several keys; of an AllowAny and a Split, DeniedBy is GrantedBy
 	IDs     []int           // of a ReserveAll, as Held
 }
@@ -108,7 +109,7 @@ func same(op *Op, want, got *Answer) bool {
 	}
 	u, v := want.Usage, got.Usage
 	r := rounding(loose(op.Policy))
-	return want.Fault == got.Fault && want.Held == got.Held && slices.Equal(want.IDs, got.IDs) && want.Fence == got.Fence && want.Expires.Equal(got.Expires) &&
+	return want.Fault == got.Fault && r.units(want.Sum, got.Sum) && want.Held == got.Held && slices.Equal(want.IDs, got.IDs) && want.Fence == got.Fence && want.Expires.Equal(got.Expires) &&
 		len(want.All.PerRequest) == len(got.All.PerRequest) && want.All.Allowed == got.All.Allowed && want.All.DeniedBy == got.All.DeniedBy &&
 		r.units(u.Spent, v.Spent) && r.units(u.Reserved, v.Reserved) && u.Granted == v.Granted && u.Expired == v.Expired && u.Debt == v.Debt && slices.EqualFunc(u.Lots, v.Lots, sameLot) &&
 		u.Reservations == v.Reservations && u.WindowEndsAt.Equal(v.WindowEndsAt) && Same(op.Policy, u.Result, v.Result) && Same(op.Policy, want.Result, got.Result)

@@ -15,11 +15,12 @@ type Rules struct {
 	Algorithm limiter.Algorithm
 	Limit     float64
 	Ceiling   float64 // the capacity without the request's floor
+	Sums      bool    // the units spent are summed
 }
 
 // rulesOf compiles a valid policy.
 func rulesOf(p limiter.Policy) *Rules {
-	r := &Rules{Algorithm: p.Algorithm, Limit: p.Limit, Rules: algorithm.Rules{
+	r := &Rules{Algorithm: p.Algorithm, Limit: p.Limit, Sums: p.UsageBy != "", Rules: algorithm.Rules{
 		Burst: p.Burst, Tick: max(1, p.Tick.Microseconds()), Period: p.Period.Microseconds(),
 		Aligned: p.Aligned, BlockFor: p.BlockFor.Microseconds(),
 	}}
@@ -78,6 +79,7 @@ type Key struct {
 	Begun   begun           // the block that an attempt of an operation has started
 	Tries   []*tries        // of a policy of attempts, by their sources; the other fields are then zero
 	Slots   algorithm.Slots // of a policy of concurrency; likewise
+	Sum     float64         // of the units spent, if its policy has sums
 }
 
 // begun is a block that an operation lifts if it is tried once more.
@@ -96,8 +98,15 @@ func (k *Key) lift(op int) {
 	}
 }
 
+// count adds to the sum of the units spent.
+func (k *Key) count(r *Rules, units float64) {
+	if r.Sums {
+		k.Sum += units
+	}
+}
+
 func (k *Key) equal(o *Key) bool {
-	return k.Clock == o.Clock && k.Blocked == o.Blocked && k.Denied == o.Denied && k.Begun == o.Begun && k.Rules == o.Rules && reflect.DeepEqual(k.State, o.State) &&
+	return k.Sum == o.Sum && k.Clock == o.Clock && k.Blocked == o.Blocked && k.Denied == o.Denied && k.Begun == o.Begun && k.Rules == o.Rules && reflect.DeepEqual(k.State, o.State) &&
 		equalSlots(&k.Slots, &o.Slots) && slices.EqualFunc(k.Tries, o.Tries, func(a, b *tries) bool { return a.equal(b) })
 }
 
@@ -136,7 +145,7 @@ func (k *Key) String() string {
 // key never moves back.
 func (k *Key) begin(r *Rules, now int64) (at int64) {
 	if k.State == nil {
-		*k = Key{State: algorithm.New(r.family(), now), Rules: algorithm.Rules{Leak: 1, Tick: 1, Period: 1}, Clock: now}
+		*k = Key{State: algorithm.New(r.family(), now), Rules: algorithm.Rules{Leak: 1, Tick: 1, Period: 1}, Clock: now, Sum: k.Sum}
 	}
 	return max(k.Clock, now)
 }
@@ -177,6 +186,7 @@ func (k *Key) put(r *Rules, units float64, now int64) {
 	at := k.begin(r, now)
 	k.State.Advance(&r.Rules, now, at)
 	k.State.Put(at, units)
+	k.count(r, units)
 	k.Rules, k.Clock = r.Rules, at
 }
 
@@ -230,6 +240,7 @@ func (k *Key) charge(r *Rules, units float64, now int64) limiter.Result {
 	full.Capacity = full.Burst
 	added := k.State.Charge(&full, now, at, units)
 	k.Rules, k.Clock = full, at
+	k.count(r, added)
 	return k.changed(r, added, now)
 }
 
@@ -239,7 +250,9 @@ func (k *Key) back(r *Rules, now int64, f func(s algorithm.State, at int64) floa
 		return k.changed(r, 0, now)
 	}
 	k.Clock = max(k.Clock, now)
-	return k.changed(r, f(k.State, k.Clock), now)
+	units := f(k.State, k.Clock)
+	k.count(r, -units)
+	return k.changed(r, units, now)
 }
 
 // changed answers that units were counted or went back.

@@ -19,6 +19,7 @@ const (
 	Wait        Verb = "wait" // DoWait
 	Check       Verb = "check"
 	Usage       Verb = "usage"
+	Sum         Verb = "sum" // of the units spent
 	Charge      Verb = "charge"
 	Refund      Verb = "refund"
 	Add         Verb = "grant" // Grant

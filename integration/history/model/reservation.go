@@ -164,8 +164,11 @@ func (h *Reservation) moves(used float64, now int64) bool {
 
 // finish ends a reservation with the units really used, and returns how many went back.
 func (w *World) finish(h *Reservation, to state, used float64, now int64) (back float64) {
+	k := &w.Keys[h.Key]
+	if k.count(&h.Rules, used); h.State == open {
+		k.count(&h.Rules, -h.Reserved)
+	}
 	if h.moves(used, now) {
-		k := &w.Keys[h.Key]
 		k.Clock = k.begin(&h.Rules, now)
 		fresh := k.Rules.Capacity == 0
 		if fresh {

@@ -116,6 +116,8 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 		})
 	case Usage:
 		out.Usage = w.usage(op, r, now)
+	case Sum:
+		out.Sum = k.Sum
 	case Charge:
 		out.Result = k.charge(r, op.Units, now)
 	case Refund:
@@ -127,7 +129,7 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	case Unblock:
 		k.Blocked = 0
 	case Reset:
-		*k = Key{}
+		*k = Key{Sum: k.Sum}
 		for i := range w.Held {
 			if h := &w.Held[i]; h.Key == op.Key && h.State == open {
 				h.Units = 0
