@@ -89,8 +89,8 @@ func (p *process) begin() error {
 	return nil
 }
 
-// name is the process's, as the server sees it.
-func (p *process) name() string { return fmt.Sprintf("process %d", p.number) }
+// name is the process's, as the server sees it: no other of the grounds' that are used at once has it.
+func (p *process) name() string { return fmt.Sprintf("process %d of %p", p.number, p.clock.ground) }
 
 // keep keeps a connection until the process is killed.
 func (l *life) keep(c net.Conn) (net.Conn, error) {
@@ -155,6 +155,9 @@ func (c *fragile) Read(b []byte) (int, error) {
 // crash kills the session that runs it, of which the server makes a crash: it ends all others.
 const crash = "COPY (SELECT 1) TO PROGRAM 'kill -9 $PPID'"
 
+// crashed counts crashes, which harm the scenes of all grounds, as they begin and end.
+var crashed atomic.Int64
+
 var crashes = flag.Bool("crashes", false, "kill the server now and then: it must be no one else's")
 
 // harm does to a process what happens to processes: it is killed, stopped for a while, or loses
@@ -163,7 +166,9 @@ func (c *client) harm(p *process) {
 	switch n := c.rand.IntN(200); {
 	case n == 0 && *crashes:
 		c.clock.count("crashes of the server")
+		crashed.Add(1)
 		_, _ = c.life.Load().pool.Exec(context.Background(), crash)
+		crashed.Add(1)
 	case n < 80:
 		c.clock.count("kills")
 		_ = p.kill() // it makes no connection
@@ -193,6 +198,7 @@ func (c *client) await() {
 func play(scenes []*scene, seed uint64, of []*process) (all []record) {
 	var mu sync.Mutex
 	var working sync.WaitGroup
+	before := crashed.Load()
 	for _, p := range of { // an operation that sent nothing has left it set
 		p.cut.Store(false)
 	}
@@ -213,5 +219,8 @@ func play(scenes []*scene, seed uint64, of []*process) (all []record) {
 		}
 	}
 	working.Wait()
+	for _, s := range scenes {
+		s.Loses = s.Loses || crashed.Load() != before
+	}
 	return all
 }
