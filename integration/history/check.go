@@ -162,11 +162,17 @@ func drifts(r *record, all []record) bool {
 }
 
 // touched returns the requests of r that may be denied once before it is decided, without a block.
-func touched(s *scene, r *record) []*model.Op {
+// Without an idempotency key they are those of an AllowAny and the first of a Split.
+func touched(s *scene, r *record) (of []*model.Op) {
 	if touches(s, r) {
 		return []*model.Op{&r.Op}
 	}
-	return model.Pooled(&r.Op)
+	for i := range r.Op.Requests {
+		if r.Op.Idem == 0 && (r.Op.Verb == model.AllowAny || r.Op.Verb == model.Split && i == 0) {
+			of = append(of, r.Op.One(i))
+		}
+	}
+	return of
 }
 
 // touches reports whether a request may be denied once before it is decided, without a block:

@@ -330,8 +330,8 @@ func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o mod
 		const query = "SELECT coalesce(sum(units), 0) FROM pglimit_usage WHERE policy = $1 AND key = $2"
 		return o, c.life.Load().pool.QueryRow(ctx, query, op.Policy.Name, call.Key).Scan(&o.Sum)
 	case model.SettleAll, model.CancelAll:
-		for _, n := range op.IDs {
-			call.IDs = append(call.IDs, c.board.posted()[n-1])
+		for _, q := range op.Requests {
+			call.IDs = append(call.IDs, c.board.posted()[q.Held-1])
 		}
 	}
 	order := ""

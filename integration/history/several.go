@@ -19,11 +19,11 @@ func (c *client) drawSet(op *model.Op) {
 	if op.Verb == model.Split && c.process.number < 2 {
 		op.Verb = model.AllowAny // its answer does not tell what is remembered of the first pool
 	}
-	if op.Verb.Ends() {
+	if op.Verb == model.SettleAll || op.Verb == model.CancelAll {
 		c.drawEnds(op)
 	}
 	switch {
-	case op.Verb.Ends():
+	case len(op.Requests) > 0:
 	case op.Verb.Sets():
 		keys := c.rand.Perm(len(c.plans))
 		keys = keys[:2+c.rand.IntN(len(keys)-1)]
@@ -50,39 +50,37 @@ func (c *client) drawSet(op *model.Op) {
 	}
 }
 
-// drawEnds draws the last reservations of some keys.
+// drawEnds draws the ends of the last reservations of some keys.
 func (c *client) drawEnds(op *model.Op) {
 	n, ends := len(c.board.posted()), map[int]bool{}
-	for id := n - c.rand.IntN(4); id > max(0, n-8) && len(op.IDs) < 2; id-- {
+	for id := n - c.rand.IntN(4); id > max(0, n-8) && len(ends) < 2; id-- {
 		if key := c.board.key(id); !ends[key] {
-			ends[key], op.IDs = true, append(op.IDs, id)
-			op.Requests = append(op.Requests, model.Request{Key: key, Policy: c.plans[key][0]})
+			ends[key], op.Requests = true, append(op.Requests, model.Request{Key: key, Policy: c.plans[key][0], Units: op.Units - 1, Held: id})
 		}
 	}
-	if op.Units = float64(c.rand.IntN(3)); len(op.IDs) == 0 {
-		op.Verb = model.ReserveAll
+	if op.Units--; len(ends) == 0 {
+		op.Verb, op.Units = model.ReserveAll, 1
 	}
 }
 
-// askedApart makes a record of each request that an AllowAny made.
+// askedApart makes a record of each request that an AllowAny made, until one was granted. Under an
+// idempotency key it is one operation.
 func askedApart(all []record) (apart []record, err error) {
 	for _, r := range all {
-		ops, outs := model.Asked(&r.Op, &r.Out)
-		if ops == nil {
+		if r.Op.Verb != model.AllowAny || r.Op.Idem != 0 || r.Out.Lost || r.Out.Fault != "" {
 			apart = append(apart, r)
 			continue
 		}
 		gave := r.Out.All.DeniedBy
-		for i := range ops {
-			if granted := outs[i].Result.Granted > 0; granted != (i == gave) || ops[i].Key != r.Op.Requests[i].Key || r.Out.All.Allowed != (gave >= 0) {
+		for i, a := range r.Out.All.PerRequest {
+			switch asked := a != (limiter.Result{}); {
+			case asked != (gave < 0 || i <= gave), (a.Granted > 0) != (i == gave), r.Out.All.Allowed != (gave >= 0):
 				return nil, fmt.Errorf("scene %d: pool %d of %s", r.Scene, i, describe(&r.Op, &r.Out))
+			case asked:
+				one := r
+				one.Op, one.Out = *r.Op.One(i), model.Out{Answer: model.Answer{Result: a}}
+				apart = append(apart, one)
 			}
-			one := r
-			one.Op, one.Out = *ops[i], outs[i]
-			apart = append(apart, one)
-		}
-		if len(ops) != len(r.Op.Requests) && gave != len(ops)-1 {
-			return nil, fmt.Errorf("scene %d: only %d pools of %s", r.Scene, len(ops), describe(&r.Op, &r.Out))
 		}
 	}
 	return apart, nil

@@ -64,20 +64,18 @@ const ofSource, ofOthers = 1, 2
 
 // choices are the rows that an attempt may be counted in.
 func (op *Op) choices() []int {
-	if op.Verb == Attempt && op.Drifts && op.From != "" {
+	choices := []int{whole}
+	switch {
+	case op.Verb == Attempt && op.Drifts && op.From != "":
 		return []int{0, ofSource, ofOthers}
-	}
-	if op.Verb == Split && op.Idem == 0 {
+	case op.Verb == Split && op.Idem == 0:
 		return []int{whole, tried}
-	}
-	if op.Verb == AllowAny && op.Idem == 0 { // any pool, if those before it lacked room
-		choices := []int{}
+	case op.Verb == AllowAny && op.Idem == 0: // any pool, if those before it lacked room
 		for i := range op.Requests {
-			choices = append(choices, gave+i)
+			choices[0], choices = gave, append(choices, gave+i)
 		}
-		return choices
 	}
-	return []int{0}
+	return choices
 }
 
 // attempts does op, which is about attempts, at one reading of the clock.

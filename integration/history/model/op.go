@@ -57,6 +57,7 @@ type Request struct {
 	Policy limiter.Policy
 	Units  float64
 	Floor  float64
+	Held   int // the reservation
 }
 
 // Op is a call of a verb.
@@ -76,7 +77,6 @@ type Op struct {
 	Undone   int     // Undo: the operation
 
 	Requests []Request    // of several keys
-	IDs      []int        // of a SettleAll and a CancelAll: the reservations
 	Pool     bool         // it asks a pool of an AllowAny
 	Steps    []Op         // of a Tx
 	Commits  bool         // a Tx

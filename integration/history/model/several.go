@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -8,58 +9,21 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
+// parts are the verbs that others do several times, at once or one after the other.
+var parts = map[Verb]Verb{AllowAny: Allow, Split: Allow, AllowAll: Allow, ReserveAll: Reserve, SettleAll: Settle, CancelAll: Cancel}
+
 // Sets reports whether a verb has requests of several keys.
-func (v Verb) Sets() bool { return v == AllowAll || v == ReserveAll || v == AllowAny || v == Split }
+func (v Verb) Sets() bool { return parts[v] == Allow || parts[v] == Reserve }
 
 // pools reports whether any of several pools gives what a verb requests.
 func (v Verb) pools() bool { return v == AllowAny || v == Split }
 
-// Ends reports whether a verb ends several reservations.
-func (v Verb) Ends() bool { return v == SettleAll || v == CancelAll }
-
-// one is the i-th request of a set as an operation, or the end of the i-th reservation.
-func (op *Op) one(i int) *Op {
+// One is the i-th request of a set as an operation, or the end of the i-th reservation.
+func (op *Op) One(i int) *Op {
 	one, q := *op, op.Requests[i]
-	one.Number, one.Key, one.Policy, one.Requests, one.Pool = op.Number+i, q.Key, q.Policy, nil, op.Verb.pools()
-	switch one.Verb = Allow; op.Verb {
-	case ReserveAll:
-		one.Verb = Reserve
-	case SettleAll:
-		one.Verb = Settle
-	case CancelAll:
-		one.Verb = Cancel
-	}
-	if op.Verb.Ends() {
-		one.Held = op.IDs[i]
-	} else {
-		one.Units, one.Floor = q.Units, q.Floor
-	}
+	one.Number, one.Verb, one.Requests, one.Pool = op.Number+i, parts[op.Verb], nil, op.Verb.pools()
+	one.Key, one.Policy, one.Units, one.Floor, one.Held = q.Key, q.Policy, q.Units, q.Floor, q.Held
 	return &one
-}
-
-// Asked returns the requests that an AllowAny made one after the other, until one was granted, and
-// their answers. Under an idempotency key it is one operation, as a Split.
-func Asked(op *Op, out *Out) (ops []*Op, outs []Out) {
-	if op.Verb != AllowAny || op.Idem != 0 || out.Lost || out.Fault != "" {
-		return nil, nil
-	}
-	for i, r := range out.All.PerRequest {
-		if r != (limiter.Result{}) {
-			ops, outs = append(ops, op.one(i)), append(outs, Out{Answer: Answer{Result: r}})
-		}
-	}
-	return ops, outs
-}
-
-// Pooled returns the requests of a set that may be denied before it is decided: without an
-// idempotency key, those of an AllowAny and the first of a Split.
-func Pooled(op *Op) (ops []*Op) {
-	for i := range op.Requests {
-		if op.Idem == 0 && (op.Verb == AllowAny || op.Verb == Split && i == 0) {
-			ops = append(ops, op.one(i))
-		}
-	}
-	return ops
 }
 
 // before answers a set of which requests were admitted before, under its idempotency key.
@@ -67,7 +31,7 @@ func (w *World) before(op *Op, now int64) (out Out, found bool) {
 	missing := false
 	out.All = limiter.Results{Allowed: true, DeniedBy: -1, PerRequest: make([]limiter.Result, len(op.Requests))}
 	for i := range op.Requests {
-		one := op.one(i)
+		one := op.One(i)
 		switch h := w.admitted(one); {
 		case h == nil:
 			missing = true
@@ -109,15 +73,15 @@ func (w *World) admitAll(op *Op, out *Out, now int64) {
 		if op.Verb != ReserveAll && op.Idem == 0 || a.Granted == 0 {
 			continue
 		}
-		h := w.admission(op.one(i), a, now)
+		h := w.admission(op.One(i), a, now)
 		if w.Held = append(w.Held, h); op.Verb == ReserveAll {
 			out.add(i, &Out{Answer: Answer{Result: a, Held: h.ID, Expires: time.UnixMicro(h.Expires)}})
 		}
 	}
 }
 
-// pools does an AllowAny under an idempotency key, whose answer is lost, or a Split, with all rows
-// locked. One that is tried is granted by the first pool alone; n above forgot by the n-th.
+// pools does an AllowAny under an idempotency key, or a Split, with all rows locked. One that is
+// tried is granted by the first pool alone, and gave plus n by the n-th alone.
 func (w *World) pools(op *Op, now int64, stop int) (out Out) {
 	if out, found := w.before(op, now); found || stop == forgot {
 		return out
@@ -133,7 +97,7 @@ func (w *World) pools(op *Op, now int64, stop int) (out Out) {
 		if stop == tried && i > 0 || stop >= gave && i != stop-gave {
 			continue
 		}
-		one := op.one(i)
+		one := op.One(i)
 		k, r := &w.Keys[one.Key], one.rules()
 		if blocked[i] = k.blocked(now); stop == whole {
 			k.deny(r, now)
@@ -149,7 +113,7 @@ func (w *World) pools(op *Op, now int64, stop int) (out Out) {
 	out.All = limiter.Results{Allowed: rest == 0, DeniedBy: -1, PerRequest: each}
 	left := cost
 	for i := range op.Requests {
-		one := op.one(i)
+		one := op.One(i)
 		k, r := &w.Keys[one.Key], one.rules()
 		switch {
 		case left == 0 || stop >= gave && i != stop-gave:
@@ -161,12 +125,8 @@ func (w *World) pools(op *Op, now int64, stop int) (out Out) {
 				out.All.DeniedBy = i
 			}
 		default:
-			need := left
-			if rest > 0 {
-				need = given[i] + rest
-			}
 			each[i] = k.standing(r, now)
-			each[i].Reason, each[i].RetryAfter = reason(blocked[i]), k.wait(r, now, r.Ceiling, need)
+			each[i].Reason, each[i].RetryAfter = reason(blocked[i]), k.wait(r, now, r.Ceiling, cmp.Or(given[i]+rest, left))
 		}
 	}
 	w.admitAll(op, &out, now)
@@ -177,7 +137,7 @@ func (w *World) pools(op *Op, now int64, stop int) (out Out) {
 func (w *World) endAll(op *Op, now int64) (out Out) {
 	before := w.clone()
 	for i := range op.Requests {
-		one := w.end(op.one(i), now)
+		one := w.end(op.One(i), now)
 		if one.Fault != "" {
 			*w = before
 			return one

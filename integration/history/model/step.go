@@ -85,14 +85,10 @@ var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100, lifted + 1, lif
 // them back, or if giving back fails. A Wait may be hurried.
 func (op *Op) ends() []int {
 	switch {
-	case op.Verb == Attempt:
+	case op.Verb == Attempt, op.Verb.pools():
 		return op.choices()
 	case op.Verb == Wait, op.Verb == Add:
 		return []int{whole, hurried}
-	case op.Verb == Split && op.Idem == 0:
-		return []int{whole, tried}
-	case op.Verb.pools():
-		return []int{whole}
 	case op.Rival && op.Idem != 0 && op.Verb == Allow:
 		return []int{whole, tried, hurried}
 	case op.Rival && op.tries():
