@@ -3,6 +3,7 @@
 package history
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -76,36 +77,33 @@ func check(s *scene, all []record) error {
 		if r.Out.Lost { // it may happen after its caller has left
 			op.Return = math.MaxInt64
 		}
-		if parts := model.Parts(&r.Op, &r.Out); len(parts) > 0 {
-			for _, part := range parts {
-				p := op
-				p.Input = part
-				history = append(history, p)
-			}
-		} else {
+		for _, part := range model.Parts(&r.Op, &r.Out) {
+			op.Input = part
+			history = append(history, op)
+		}
+		perhaps := func(give *model.Op) { // in a statement before the last, or not at all
+			give.Of = cmp.Or(give.Of, &r.Op)
+			give.Key = give.Of.Key
+			op.Input, op.Output = give, &model.Out{Lost: true}
 			history = append(history, op)
 		}
 		if given || r.Op.Idem != 0 && !r.Op.SQL {
-			give := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Forgets: !given}
-			g := porcupine.Operation{ClientId: r.Client, Input: give, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return}
-			history = append(history, g)
+			give := model.Op{Verb: model.Give, Clocks: readings(r), Forgets: !given}
+			first := give
+			perhaps(&give)
 			if given && rivalled { // others may come between its denial and the first return
-				first := *give
-				first.Denies, g.Input = true, &first
-				history = append(history, g)
-				if r.Op.Verb == model.AllowUpTo || r.Op.Verb == model.ReserveUpTo { // or between two that it gives back: a part that fits by then needs the second
-					g.Input = give
-					history = append(history, g)
+				first.Denies = true
+				perhaps(&first)
+				if r.Op.Verb == model.AllowUpTo || r.Op.Verb == model.ReserveUpTo { // or between two returns, before a part is granted
+					perhaps(&give)
 				}
 			}
 		}
 		if r.Op.Estimate {
-			read := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: r.Op.Clocks, Of: &r.Op, Reads: true}
-			history = append(history, porcupine.Operation{ClientId: r.Client, Input: read, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
+			perhaps(&model.Op{Verb: model.Give, Clocks: r.Op.Clocks, Reads: true})
 		}
 		for _, of := range touched(s, r) {
-			touch := &model.Op{Verb: model.Give, Key: of.Key, Clocks: readings(r), Of: of, Touches: true}
-			history = append(history, porcupine.Operation{ClientId: r.Client, Input: touch, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
+			perhaps(&model.Op{Verb: model.Give, Clocks: readings(r), Of: of, Touches: true})
 		}
 	}
 	m := modelOf(s)

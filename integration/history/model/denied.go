@@ -13,15 +13,15 @@ const (
 	reads  Verb = "AllRead"   // a key that did not
 )
 
-// Parts returns the operations of an AllowAll that was denied, or may have been because its
-// answer is lost, or none if it is one.
+// Parts returns the operations of an AllowAll or ReserveAll that was denied, or may have been
+// because its answer is lost, and else op.
 func Parts(op *Op, out *Out) (parts []*Op) {
 	if op.Verb != AllowAll && op.Verb != ReserveAll || op.InTx || out.Fault != "" || out.All.Allowed {
-		return nil
+		return []*Op{op}
 	}
 	joints, possible := join(op.Requests)
 	if possible && len(op.Requests) == 1 {
-		return nil
+		return []*Op{op}
 	}
 	part := func(verb Verb, j *joint) {
 		p := *op

@@ -26,6 +26,19 @@ func (op *Op) One(i int) *Op {
 	return &one
 }
 
+// several does op for its keys.
+func (w *World) several(op *Op, now int64, stop int) Out {
+	switch op.Verb {
+	case SettleAll, CancelAll:
+		return w.endAll(op, now)
+	case AllowAny, Split:
+		return w.pools(op, now, stop)
+	case AllowAll, ReserveAll:
+		return w.all(op, now, stop)
+	}
+	return Out{}
+}
+
 // before answers a set of which requests were admitted before, under its idempotency key.
 func (w *World) before(op *Op, now int64) (out Out, found bool) {
 	missing := false

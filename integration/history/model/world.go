@@ -129,22 +129,23 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	case Unblock:
 		k.Blocked = 0
 	case Reset:
-		*k = Key{Sum: k.Sum}
-		for i := range w.Held {
-			if h := &w.Held[i]; h.Key == op.Key && h.State == open {
-				h.Units = 0
-			}
-		}
+		w.reset(op.Key)
 	case Settle, Cancel:
 		return w.end(op, now)
-	case SettleAll, CancelAll:
-		return w.endAll(op, now)
-	case AllowAny, Split:
-		return w.pools(op, now, stop)
-	case AllowAll, ReserveAll:
-		return w.all(op, now, stop)
+	default:
+		return w.several(op, now, stop)
 	}
 	return out
+}
+
+// reset forgets a key. Units of its reservations go back no more.
+func (w *World) reset(key int) {
+	w.Keys[key] = Key{Sum: w.Keys[key].Sum}
+	for i := range w.Held {
+		if h := &w.Held[i]; h.Key == key && h.State == open {
+			h.Units = 0
+		}
+	}
 }
 
 // undo gives back what is left of an operation's grant.
@@ -204,11 +205,7 @@ func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (limiter
 
 // request does an Allow, AllowUpTo, Reserve or ReserveUpTo.
 func (w *World) request(op *Op, now int64, stop int) (out Out) {
-	k, r, upTo, piece := &w.Keys[op.Key], op.rules(), op.Verb == AllowUpTo || op.Verb == ReserveUpTo, op.Units
-	if upTo {
-		piece = 1
-	}
-	estimated := 0.0
+	k, r, upTo, estimated := &w.Keys[op.Key], op.rules(), op.Verb == AllowUpTo || op.Verb == ReserveUpTo, 0.0
 	if op.Estimate {
 		units, read := w.corrected(op)
 		if out.Fault = Unread; !read {
@@ -216,9 +213,10 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 		}
 		reads := *op
 		op, estimated, out.Fault, reads.Units = &reads, op.Units, "", units
-		if piece = units; upTo {
-			piece = 1
-		}
+	}
+	piece := op.Units
+	if upTo {
+		piece = 1
 	}
 	possible := r.possible(piece)
 	if stop == hurried && possible { // it does both in one statement
@@ -247,16 +245,11 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 		a := k.take(r, op.Units, upTo, r.Ceiling, now)
 		return a, !a.Allowed && a.Reason == limiter.ReasonLimit && possible
 	})
-	if ending && out.Result.Allowed {
+	switch {
+	case !out.Result.Allowed:
+	case ending:
 		out.Fault = Unread
-	}
-	if !out.Result.Allowed || ending {
-		return out
-	}
-	if !op.Reserves() {
-		w.grant(op, op.Number, k, k.State.Seen(&r.Rules, now, k.Clock, r.Capacity, 0), out.Result.Granted)
-	}
-	if op.Reserves() || op.Idem != 0 {
+	case op.Reserves() || op.Idem != 0:
 		h := w.admission(op, out.Result, now)
 		if h.Reserved == op.Units {
 			h.Estimate = estimated
@@ -265,6 +258,9 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 			out.Held, out.Expires = h.ID, time.UnixMicro(h.Expires)
 		}
 		w.Held = append(w.Held, h)
+	}
+	if out.Result.Allowed && !op.Reserves() {
+		w.grant(op, op.Number, k, k.State.Seen(&r.Rules, now, k.Clock, r.Capacity, 0), out.Result.Granted)
 	}
 	return out
 }
