@@ -27,16 +27,15 @@ func (c *client) drawSet(op *model.Op) {
 	case op.Verb.Sets():
 		keys := c.rand.Perm(len(c.plans))
 		keys = keys[:2+c.rand.IntN(len(keys)-1)]
-		if op.Verb == model.Split {
-			op.Units *= 4
-		}
 		if c.Idempotent && c.rand.IntN(2) == 0 {
 			op.Idem = 10*(1+slices.Index(sets, op.Verb)) + c.rand.IntN(2)
-			op.Units = float64(1 + op.Idem%2)
-			slices.Sort(keys[:2])
-			keys = keys[:2]
+			op.Units, keys = float64(1+op.Idem%2), keys[:2]
+			slices.Sort(keys)
 		}
-		if op.Verb == model.ReserveAll {
+		switch op.Verb {
+		case model.Split:
+			op.Units *= 4
+		case model.ReserveAll:
 			op.For = 1000 * unit
 		}
 		for _, key := range keys {
