@@ -91,12 +91,10 @@ func check(s *scene, all []record) error {
 			give := model.Op{Verb: model.Give, Clocks: readings(r), Forgets: !given}
 			first := give
 			perhaps(&give)
-			if given && rivalled { // others may come between its denial and the first return
+			if given && rivalled { // others may come between its denial and the first return, and between two returns
 				first.Denies = true
 				perhaps(&first)
-				if r.Op.Verb == model.AllowUpTo || r.Op.Verb == model.ReserveUpTo { // or between two returns, before a part is granted
-					perhaps(&give)
-				}
+				perhaps(&give)
 			}
 		}
 		if r.Op.Estimate {
