@@ -8,6 +8,7 @@ package history
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"slices"
 	"sync"
@@ -111,7 +112,7 @@ func judge(s *scene, all []record) (found []error) {
 		return []error{errUnchecked} // a turn that a Wait abandons goes to a later one, unseen
 	}
 	all, err := askedApart(all)
-	if err != nil {
+	if err = errors.Join(err, checkKeys(s, all)); err != nil {
 		return []error{err}
 	}
 	parts := [][]record{all}
@@ -127,9 +128,6 @@ func judge(s *scene, all []record) (found []error) {
 				found = append(found, err)
 			}
 		}
-	}
-	if err := checkKeys(s, all); err != nil {
-		found = append(found, err)
 	}
 	return found
 }
