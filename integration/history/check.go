@@ -184,9 +184,9 @@ func touches(s *scene, r *record) bool {
 	return s.sharesStatements() && shares(r)
 }
 
-// shares reports whether a request may share a statement.
+// shares reports whether a request may share a statement, or that of a Split to its first pool.
 func shares(r *record) bool {
-	return batches(r.Process) && (r.Op.Verb == model.Allow || r.Op.Verb == model.AllowUpTo) && r.Op.Idem == 0 && !r.Op.SQL
+	return batches(r.Process) && (r.Op.Verb == model.Allow || r.Op.Verb == model.AllowUpTo || r.Op.Verb == model.Split) && r.Op.Idem == 0 && !r.Op.SQL
 }
 
 // firstExpiry returns, for each key, when the first of its reservations expires.
