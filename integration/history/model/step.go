@@ -156,7 +156,7 @@ func attempt(w *World, op *Op) []*World {
 				if next.skip = 0; !out.Result.Allowed && !out.All.Allowed && out.Fault == "" {
 					add(&next)
 				}
-				if stop < gave || stop >= lifted {
+				if stop < gave {
 					continue
 				}
 				for key := range w.Keys {
@@ -164,7 +164,9 @@ func attempt(w *World, op *Op) []*World {
 						next := w.clone()
 						next.skip = skip
 						next.give(key, now, most(stop))
-						next.skip = 0
+						if next.skip = 0; stop >= lifted { // the block of a denial before
+							next.Keys[key].lift(op.Of.Number)
+						}
 						add(&next)
 					}
 				}
