@@ -156,11 +156,8 @@ func attempt(w *World, op *Op) []*World {
 				if next.skip = 0; !out.Result.Allowed && !out.All.Allowed && out.Fault == "" {
 					add(&next)
 				}
-				if stop < gave {
-					continue
-				}
 				for key := range w.Keys {
-					if op.Of.asks(key) {
+					if stop >= gave && op.Of.asks(key) {
 						next := w.clone()
 						next.skip = skip
 						next.give(key, now, most(stop))
