@@ -85,6 +85,16 @@ func TestFunctionsReserveAllLeavesNothing(t *testing.T) {
 	left("cancelled", "0 open, 0 units")
 }
 
+// onceSQL returns a call of verb for 9,000 units of each key, or of the pools, under the idempotency key $3.
+func onceSQL(verb string) string {
+	more := map[string]string{"reserve_all": ", ttl_s => 60", "allow_any": ", split => true"}[verb]
+	costs := `array_fill(9000::float8, ARRAY[cardinality($1::text[])])`
+	if verb == "allow_any" {
+		costs = "9000"
+	}
+	return `SELECT allowed, replayed FROM pglimit.` + verb + `($1::text[], $2, ` + costs + more + `, idempotency_key => $3)`
+}
+
 // TestFunctionsOnceCountsOnce: of calls of several keys under one idempotency key at once, by the
 // functions and the library, in transactions of each isolation, one counts.
 func TestFunctionsOnceCountsOnce(t *testing.T) {
@@ -94,14 +104,7 @@ func TestFunctionsOnceCountsOnce(t *testing.T) {
 	l := testworld.NewLimiter(t, pool, nil)
 	for _, verb := range []string{"allow_all", "reserve_all", "allow_any"} {
 		for _, iso := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
-			once, ttl := verb+string(iso), ""
-			if verb == "reserve_all" {
-				ttl = "ttl_s => 60, "
-			}
-			costs := `array_fill(9000::float8, ARRAY[cardinality($1::text[])])`
-			if verb == "allow_any" {
-				costs = "9000, split => true"
-			}
+			once, sql := verb+string(iso), onceSQL(verb)
 			var requests []limiter.Request
 			for _, p := range policies {
 				in := p.Request("k", 9000)
@@ -123,7 +126,7 @@ func TestFunctionsOnceCountsOnce(t *testing.T) {
 						} else {
 							err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: iso}, func(tx pgx.Tx) error {
 								allowed := false
-								err := tx.QueryRow(ctx, `SELECT allowed, replayed FROM pglimit.`+verb+`($1::text[], $2, `+costs+`, `+ttl+`idempotency_key => $3)`, names, keys, once).Scan(&allowed, &replayed)
+								err := tx.QueryRow(ctx, sql, names, keys, once).Scan(&allowed, &replayed)
 								if err == nil && !allowed {
 									t.Errorf("%s: denied", once)
 								}
