@@ -66,7 +66,7 @@ VALUES ($1, $2, 1, $3::float8, $3::float8, $3::float8, $3::float8, $4::float8,
                       THEN set_config('synchronous_commit'::text, $7::text, true) IS NULL END THEN NULL
             ELSE 0::bigint END), coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(pglimit_balance.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, pglimit_balance.units - u.spends) END,
@@ -138,6 +138,121 @@ func (q *Queries) BalanceCharge(ctx context.Context, db DBTX, arg BalanceChargeP
 		arg.LifetimeUs,
 	)
 	var i BalanceChargeRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.SpentLot,
+		&i.SpentEndUs,
+		&i.SpentPriority,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const BalanceChargeMarked = `-- name: BalanceChargeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, debt, total_spent, capacity, entries, updated_at_us, blocked_until_us, block_for_us, expires_at_us)
+SELECT $1::text, $2::text, 1, $3::float8, $3::float8, $3::float8, $3::float8,
+    $4::float8, 3, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       0,
+       -(CASE WHEN CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $7::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END), coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
+        t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
+           u.at
+    FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
+                 CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+          FROM (SELECT u.at, u.l, u.live, u.granted, u.granted AS spends
+                FROM (SELECT u.at, u.l, u.live, EXCLUDED.requested AS granted
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+           ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL,
+               NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT $1::text, $2::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'charge'::text, -t.granted, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type BalanceChargeMarkedParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Capacity    float64
+	NowUs       *int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
+}
+
+type BalanceChargeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	SpentLot       int64
+	SpentEndUs     int64
+	SpentPriority  int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// BalanceChargeMarked does what BalanceCharge does, and enters it in the ledger.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends.
+func (q *Queries) BalanceChargeMarked(ctx context.Context, db DBTX, arg BalanceChargeMarkedParams) (BalanceChargeMarkedRow, error) {
+	row := db.QueryRow(ctx, BalanceChargeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Capacity,
+		arg.NowUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+	)
+	var i BalanceChargeMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -257,7 +372,7 @@ VALUES ($1, $2, 1, -(CASE WHEN CASE WHEN $3::text <> ''
        coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
            coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, requested = EXCLUDED.requested,
+    cost = 1, requested = EXCLUDED.requested, entries = -abs(pglimit_balance.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE pglimit_balance.units END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE pglimit_balance.later END,
@@ -343,6 +458,142 @@ func (q *Queries) BalanceGrant(ctx context.Context, db DBTX, arg BalanceGrantPar
 	return i, err
 }
 
+const BalanceGrantMarked = `-- name: BalanceGrantMarked :one
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, entries, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
+               blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, -(CASE
+            WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE -$5::float8 END),
+       CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN $5::float8 ELSE -2 END, CASE WHEN $6::bigint
+               > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN $5::float8 ELSE 0 END,
+           CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN $5::float8 ELSE 0 END, CASE WHEN $6::bigint
+               > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN 1 ELSE 0 END,
+       $8::float8, 3, CASE WHEN $6::bigint
+               > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN $6::bigint
+               ELSE 9223372036854775807 END, CASE WHEN $6::bigint
+               > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN ARRAY[1::bigint] ELSE '{}' END,
+           CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[$5::float8] ELSE '{}' END,
+       CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[$6::bigint] ELSE '{}' END, CASE
+               WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[$9::bigint] ELSE '{}' END, CASE
+               WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[$10::text] ELSE '{}' END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, requested = EXCLUDED.requested,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - CASE WHEN u.granted > 0::float8 THEN u.pays ELSE 0 END, t.total_granted + GREATEST(0, u.granted),
+               t.lots_made + CASE WHEN u.granted > 0::float8 THEN 1 ELSE 0 END,
+           u.at
+    FROM (SELECT u.at, u.l, u.pays, u.granted,
+                 CASE WHEN u.granted > 0::float8 AND EXCLUDED.requested > u.pays
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), t.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1],
+                              EXCLUDED.sources[1])
+                      ELSE u.l END AS m
+          FROM (SELECT u.at, u.l, u.pays,
+                       CASE WHEN EXCLUDED.granted < 0::float8 OR EXCLUDED.ends_us[1] <= u.at THEN -2
+                            WHEN EXCLUDED.requested > u.pays AND pg_catalog.cardinality(coalesce((u.l).numbers, t.numbers)) >= 100 THEN 0
+                            ELSE EXCLUDED.requested END AS granted
+                FROM (SELECT u.at, u.l, LEAST(t.debt, EXCLUDED.requested) AS pays
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT $1::text, $2::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'grant'::text, t.granted, (t.account).units + (t.account).later - (t.account).paid, $12::text, NULL::text, NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type BalanceGrantMarkedParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+	Units       float64
+	EndUs       int64
+	NowUs       *int64
+	Capacity    float64
+	Priority    int64
+	Source      string
+	LifetimeUs  int64
+	Note        string
+}
+
+type BalanceGrantMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// BalanceGrantMarked does what BalanceGrant does, and enters it in the ledger.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends.
+func (q *Queries) BalanceGrantMarked(ctx context.Context, db DBTX, arg BalanceGrantMarkedParams) (BalanceGrantMarkedRow, error) {
+	row := db.QueryRow(ctx, BalanceGrantMarked,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.Units,
+		arg.EndUs,
+		arg.NowUs,
+		arg.Capacity,
+		arg.Priority,
+		arg.Source,
+		arg.LifetimeUs,
+		arg.Note,
+	)
+	var i BalanceGrantMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const BalanceGrantOnce = `-- name: BalanceGrantOnce :one
 WITH taken AS (
 INSERT INTO pglimit_balance AS t
@@ -378,7 +629,7 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                     AND h.algorithm = 'balance' AND h.forget_at_us > coalesce($7::bigint,
                             (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, requested = EXCLUDED.requested,
+    cost = 1, requested = EXCLUDED.requested, entries = -abs(t.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
@@ -477,6 +728,170 @@ func (q *Queries) BalanceGrantOnce(ctx context.Context, db DBTX, arg BalanceGran
 		arg.RememberUs,
 	)
 	var i BalanceGrantOnceRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const BalanceGrantOnceMarked = `-- name: BalanceGrantOnceMarked :one
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, entries, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
+               blocked_until_us, expires_at_us)
+SELECT $1::text, $2::text, 1, -(CASE
+            WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE -$5::float8 END),
+       CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN $5::float8 ELSE -2 END, CASE WHEN $6::bigint
+               > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN $5::float8 ELSE 0 END,
+           CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN $5::float8 ELSE 0 END, CASE WHEN $6::bigint
+               > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN 1 ELSE 0 END,
+       $8::float8, 3, CASE WHEN $6::bigint
+               > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN $6::bigint
+               ELSE 9223372036854775807 END, CASE WHEN $6::bigint
+               > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN ARRAY[1::bigint] ELSE '{}' END,
+           CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[$5::float8] ELSE '{}' END,
+       CASE WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[$6::bigint] ELSE '{}' END, CASE
+               WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[$9::bigint] ELSE '{}' END, CASE
+               WHEN $6::bigint > coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[$10::text] ELSE '{}' END,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
+                    AND h.algorithm = 'balance' AND h.forget_at_us > coalesce($7::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, requested = EXCLUDED.requested,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - CASE WHEN u.granted > 0::float8 THEN u.pays ELSE 0 END, t.total_granted + GREATEST(0, u.granted),
+               t.lots_made + CASE WHEN u.granted > 0::float8 THEN 1 ELSE 0 END,
+           u.at
+    FROM (SELECT u.at, u.l, u.pays, u.granted,
+                 CASE WHEN u.granted > 0::float8 AND EXCLUDED.requested > u.pays
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), t.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1],
+                              EXCLUDED.sources[1])
+                      ELSE u.l END AS m
+          FROM (SELECT u.at, u.l, u.pays,
+                       CASE WHEN EXCLUDED.granted < 0::float8 OR EXCLUDED.ends_us[1] <= u.at THEN -2
+                            WHEN EXCLUDED.requested > u.pays AND pg_catalog.cardinality(coalesce((u.l).numbers, t.numbers)) >= 100 THEN 0
+                            ELSE EXCLUDED.requested END AS granted
+                FROM (SELECT u.at, u.l, LEAST(t.debt, EXCLUDED.requested) AS pays
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT $1::text, $2::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'grant'::text, t.granted, (t.account).units + (t.account).later - (t.account).paid, $13::text, NULL::text, $12::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+), remembered AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+SELECT $14::text, $15::text, 'balance', $1::text, $2::text, $12::text,
+       t.granted, t.granted, $16::float8, $17::float8, $8::float8,
+       t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
+       t.level, 0, 1, 0, 0, t.updated_at_us
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type BalanceGrantOnceMarkedParams struct {
+	Policy         string
+	Key            string
+	LockTimeout    string
+	Commit         string
+	Units          float64
+	EndUs          int64
+	NowUs          *int64
+	Capacity       float64
+	Priority       int64
+	Source         string
+	LifetimeUs     int64
+	IdempotencyKey *string
+	Note           string
+	ID             string
+	State          string
+	LimitUnits     float64
+	Burst          float64
+	TtlUs          int64
+	RememberUs     int64
+}
+
+type BalanceGrantOnceMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// BalanceGrantOnceMarked does what BalanceGrantOnce does, and enters it in the ledger.
+//
+// Index: as in BalanceGrantOnce. Locks the key's row until the transaction ends.
+func (q *Queries) BalanceGrantOnceMarked(ctx context.Context, db DBTX, arg BalanceGrantOnceMarkedParams) (BalanceGrantOnceMarkedRow, error) {
+	row := db.QueryRow(ctx, BalanceGrantOnceMarked,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.Units,
+		arg.EndUs,
+		arg.NowUs,
+		arg.Capacity,
+		arg.Priority,
+		arg.Source,
+		arg.LifetimeUs,
+		arg.IdempotencyKey,
+		arg.Note,
+		arg.ID,
+		arg.State,
+		arg.LimitUnits,
+		arg.Burst,
+		arg.TtlUs,
+		arg.RememberUs,
+	)
+	var i BalanceGrantOnceMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,
@@ -647,7 +1062,7 @@ WITH c AS MATERIALIZED (
 ), back AS (
 UPDATE pglimit_balance AS t SET
     cost = 1,
-    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+     entries = -abs(t.entries), (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
     SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
            CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
@@ -720,6 +1135,110 @@ func (q *Queries) BalanceRefund(ctx context.Context, db DBTX, arg BalanceRefundP
 	return i, err
 }
 
+const BalanceRefundMarked = `-- name: BalanceRefundMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, $2::float8 AS units,
+             CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $3::text, true) END AS commits,
+             CASE WHEN $4::text <> '' THEN set_config('lock_timeout'::text, $4::text, true) END AS waits
+), back AS (
+UPDATE pglimit_balance AS t SET
+    cost = 1,
+    
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+        (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+    SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
+    FROM (SELECT u.l, u.back, u.pays, u.number,
+                 CASE WHEN u.back > u.pays
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
+                               coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], 9223372036854775807),
+                               coalesce((coalesce((u.l).priorities, t.priorities))[u.n], 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'refund'::text))
+                      ELSE u.l END AS m
+          FROM (SELECT u.l, u.back, u.pays, u.n, CASE WHEN u.back > u.pays THEN coalesce((coalesce((u.l).numbers, t.numbers))[u.n], t.lots_made + 1) ELSE 0 END AS number
+                FROM (SELECT u.l, u.back, LEAST(t.debt, u.back) AS pays,
+                             pg_catalog.cardinality((coalesce((u.l).numbers, t.numbers))) AS n
+                      FROM (SELECT u.l, LEAST(c.units, t.total_spent) AS back
+                            FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $5 AND t.key = $6
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT $5::text, $6::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM back AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'refund'::text, t.granted, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type BalanceRefundMarkedParams struct {
+	NowUs       *int64
+	Units       float64
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+}
+
+type BalanceRefundMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// BalanceRefundMarked does what BalanceRefund does, and enters it in the ledger.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends.
+func (q *Queries) BalanceRefundMarked(ctx context.Context, db DBTX, arg BalanceRefundMarkedParams) (BalanceRefundMarkedRow, error) {
+	row := db.QueryRow(ctx, BalanceRefundMarked,
+		arg.NowUs,
+		arg.Units,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+	)
+	var i BalanceRefundMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const BalanceReserve = `-- name: BalanceReserve :one
 WITH taken AS (
 INSERT INTO pglimit_balance AS t
@@ -742,7 +1261,7 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                     AND h.algorithm = 'balance' AND h.forget_at_us > coalesce($7::bigint,
                             (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(t.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -872,39 +1391,240 @@ func (q *Queries) BalanceReserve(ctx context.Context, db DBTX, arg BalanceReserv
 	return i, err
 }
 
+const BalanceReserveMarked = `-- name: BalanceReserveMarked :one
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, debt, total_spent, capacity, entries, updated_at_us, decided_at_us, blocked_until_us, block_for_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, $4::float8,
+    LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $6::float8, 3,
+    coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+    coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN $8::bigint > 0::bigint AND $5::float8 < $3::float8
+               THEN coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint ELSE 0 END,
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE -$8::bigint END), coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                + $11::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
+                    AND h.algorithm = 'balance' AND h.forget_at_us > coalesce($7::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
+        t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
+           u.at, CASE WHEN (-EXCLUDED.block_for_us) < 0 AND t.blocked_until_us <= u.at AND EXCLUDED.capacity - (t.debt - u.live) < EXCLUDED.cost
+                   THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
+                 CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+          FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
+                FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, 
+       coalesce(t.part_numbers, t.numbers[:1]) AS part_numbers, coalesce(t.part_units, ARRAY[t.cost * t.granted]) AS part_units,
+           coalesce(t.part_ends_us, t.ends_us[:1]) AS part_ends_us,
+       coalesce(t.part_priorities, t.priorities[:1]) AS part_priorities, coalesce(t.part_sources, t.sources[:1]) AS part_sources, t.updated_at_us, t.blocked_until_us, t.entries,
+           t.entries_before, t.was, ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL,
+               NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT $1::text, $2::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, CASE $13::text WHEN 'open'::text THEN 'reserve'::text ELSE 'spend'::text END, -($3::float8 * t.granted),
+               (t.account).units + (t.account).later - (t.account).paid, $14::text, CASE WHEN $13::text = 'open'::text THEN $15::text END,
+               $12::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us,
+            part_priorities, part_sources, note)
+SELECT $15::text, $13::text, 'balance', $1::text, $2::text, $12::text,
+       $3::float8 * t.granted, $3::float8 * t.granted, $16::float8, $17::float8, $6::float8,
+       t.updated_at_us, t.updated_at_us + $18::bigint, t.updated_at_us + $18::bigint + $19::bigint,
+       t.level, 0, 1, 0, 0, t.updated_at_us, $20::float8,
+       CASE WHEN t.granted = $4::float8 THEN $21::float8 END, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+           $14::text
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type BalanceReserveMarkedParams struct {
+	Policy         string
+	Key            string
+	Cost           float64
+	Count          float64
+	Room           float64
+	Capacity       float64
+	NowUs          *int64
+	BlockForUs     int64
+	LockTimeout    string
+	Commit         string
+	LifetimeUs     int64
+	IdempotencyKey *string
+	State          string
+	Note           string
+	ID             string
+	LimitUnits     float64
+	Burst          float64
+	TtlUs          int64
+	RememberUs     int64
+	Requested      *float64
+	Estimate       *float64
+}
+
+type BalanceReserveMarkedRow struct {
+	Granted        float64
+	Level          float64
+	SpentLot       int64
+	SpentEndUs     int64
+	SpentPriority  int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// BalanceReserveMarked does what BalanceReserve does, and enters it in the ledger. The
+// reservation keeps note, so that its BalanceSettle enters what it changes.
+//
+// Index: as in BalanceReserve. Locks the key's row until the transaction ends.
+func (q *Queries) BalanceReserveMarked(ctx context.Context, db DBTX, arg BalanceReserveMarkedParams) (BalanceReserveMarkedRow, error) {
+	row := db.QueryRow(ctx, BalanceReserveMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.NowUs,
+		arg.BlockForUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+		arg.IdempotencyKey,
+		arg.State,
+		arg.Note,
+		arg.ID,
+		arg.LimitUnits,
+		arg.Burst,
+		arg.TtlUs,
+		arg.RememberUs,
+		arg.Requested,
+		arg.Estimate,
+	)
+	var i BalanceReserveMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.SpentLot,
+		&i.SpentEndUs,
+		&i.SpentPriority,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const BalanceReset = `-- name: BalanceReset :execrows
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
-    WHERE h.policy = $3 AND h.key = $4 AND h.algorithm = 'balance' AND h.state = 'open'
+    WHERE h.policy = $1 AND h.key = $2 AND h.algorithm = 'balance' AND h.state = 'open'
     RETURNING h.id
+), held AS MATERIALIZED (
+    SELECT t.entries FROM (SELECT CASE WHEN $3::text = 'off' OR $3::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $3::text, true) END AS commits,
+                      CASE WHEN $4::text <> '' THEN set_config('lock_timeout'::text, $4::text, true) END AS waits,
+                      (SELECT count(*) FROM freed) AS reservations) AS c, pglimit_balance AS t
+    WHERE c.reservations >= 0 AND t.policy = $1 AND t.key = $2
+    FOR UPDATE OF t
+), emptied AS (
+    UPDATE pglimit_balance AS t SET
+        entries = CASE WHEN t.entries > 0::bigint THEN t.entries + 3 ELSE t.entries END, entries_before = t.entries,
+            was = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+        units = 0, later = 0, debt = 0, total_granted = 0, total_spent = 0, total_expired = 0, next_end_us = 9223372036854775807, lots_made = 0,
+        numbers = '{}', lefts = '{}', ends_us = '{}', priorities = '{}', sources = '{}', part_numbers = NULL, part_units = NULL, part_ends_us = NULL, part_priorities = NULL,
+            part_sources = NULL,
+        updated_at_us = 0, blocked_until_us = 0, decided_at_us = 0
+    FROM held AS h
+    WHERE t.policy = $1 AND t.key = $2 AND h.entries <> 0::bigint
+    RETURNING t.entries, t.entries_before, t.was, ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL,
+            NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note)
+SELECT $1::text, $2::text, t.entries, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+    'reset'::text, (t.was).paid - (t.was).units - (t.was).later, 0,
+       (t.c).numbers, (t.c).lefts, (t.c).sources, ''::text
+FROM (SELECT t.entries, t.was, pglimit_lots_changed(t.was, t.account, 0::bigint, false, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[],
+            NULL::text[]) AS c
+      FROM emptied AS t WHERE t.entries_before > 0::bigint OFFSET 0) AS t
 )
 DELETE FROM pglimit_balance AS t
-USING (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
-                      CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits,
-                      (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = $3 AND t.key = $4
+USING held AS h
+WHERE t.policy = $1 AND t.key = $2 AND h.entries = 0::bigint
 `
 
 type BalanceResetParams struct {
-	Commit      string
-	LockTimeout string
 	Policy      string
 	Key         string
+	Commit      string
+	LockTimeout string
+	NowUs       *int64
 }
 
 // BalanceReset deletes the key's row, and with it the units counted and the block.
 // Open reservations stay, but their units are no longer counted. It does not see
 // reservations made while it waited for the key's row: run ReservationsFree for those.
 //
+// A row with a ledger stays, empty, and what it had is entered.
+//
 // Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 // and then its row, if it exists, until the transaction ends.
 func (q *Queries) BalanceReset(ctx context.Context, db DBTX, arg BalanceResetParams) (int64, error) {
 	result, err := db.Exec(ctx, BalanceReset,
-		arg.Commit,
-		arg.LockTimeout,
 		arg.Policy,
 		arg.Key,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.NowUs,
 	)
 	if err != nil {
 		return 0, err
@@ -915,7 +1635,7 @@ func (q *Queries) BalanceReset(ctx context.Context, db DBTX, arg BalanceResetPar
 const BalanceSettle = `-- name: BalanceSettle :one
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources, h.note,
                coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
            (h.state = 'open' AND ($5::text <> 'expired'
                        OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
@@ -931,15 +1651,18 @@ WITH reservation AS MATERIALIZED (
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_balance AS t
-       (policy, key, cost, granted, debt, capacity, total_spent, part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us,
+       (policy, key, cost, granted, debt, capacity, total_spent, part_numbers, part_units, part_ends_us, part_priorities, part_sources, entries, updated_at_us, blocked_until_us,
                expires_at_us)
 SELECT $1, $2, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, GREATEST(0, h.actual - h.units), h.part_numbers, h.part_units,
-    h.part_ends_us, h.part_priorities, h.part_sources,
+    h.part_ends_us, h.part_priorities, h.part_sources, CASE WHEN h.note IS NULL THEN 0 ELSE 3 END,
        h.now_us, 0, h.now_us
 FROM reservation AS h
-WHERE h.changes AND h.actual <> h.units
+WHERE h.changes AND (h.actual <> h.units OR h.note IS NOT NULL)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1,
+    entries = CASE WHEN EXCLUDED.entries > 0::bigint THEN abs(t.entries) + 3 ELSE -abs(t.entries) END, entries_before = t.entries,
+    was = CASE WHEN EXCLUDED.entries > 0::bigint THEN ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL,
+                NULL, NULL, NULL, NULL)::pglimit_lots END,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made, updated_at_us) = (
     SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0) + u.lost,
@@ -967,7 +1690,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
                       THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
                               NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
     state = $5::text,
@@ -980,6 +1704,29 @@ UPDATE pglimit_usage AS u SET
     units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
 FROM reservation AS b
 WHERE b.changes AND u.policy = $1 AND u.key = $2 AND u.algorithm = 'balance' AND u.at_us = b.usage_at_us
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT $1::text, $2::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, CASE WHEN t.granted > 0::float8 AND NOT t.was IS NULL AND e.kind <> 'open'::text THEN b.units - t.granted END, b.part_numbers,
+                     b.part_units, b.part_ends_us, b.part_priorities, b.part_sources) AS c
+      FROM reservation AS b, counted AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, CASE $5::text WHEN 'settled'::text THEN 'settle'::text WHEN 'cancelled'::text THEN 'cancel'::text ELSE 'return'::text END,
+               CASE WHEN t.was IS NULL THEN 0 ELSE t.granted END - GREATEST(0, b.actual - b.units), (t.account).units + (t.account).later - (t.account).paid, b.note,
+               $6::text, NULL::text
+           ) AS e
+      WHERE b.note IS NOT NULL OFFSET 0) AS e
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -1085,7 +1832,7 @@ func (q *Queries) BalanceSettle(ctx context.Context, db DBTX, arg BalanceSettleP
 
 const BalanceSweep = `-- name: BalanceSweep :one
 WITH due AS MATERIALIZED (
-    SELECT t.policy, t.key, CASE WHEN t.total_granted = 0::float8 AND t.total_spent = 0::float8 THEN GREATEST(t.updated_at_us, t.blocked_until_us)
+    SELECT t.policy, t.key, CASE WHEN t.total_granted = 0::float8 AND t.total_spent = 0::float8 AND t.entries = 0::bigint THEN GREATEST(t.updated_at_us, t.blocked_until_us)
             ELSE t.updated_at_us + 3155760000000000 END AS empty_at_us,
            EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'balance') AS reserved
     FROM pglimit_balance AS t
@@ -1160,7 +1907,7 @@ VALUES ($1, $2, $3::float8, $4::float8, LEAST($4::float8, floor($5::float8 / $3:
             ELSE -$8::bigint END), coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(pglimit_balance.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, pglimit_balance.units - u.spends) END,
@@ -1302,7 +2049,7 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest($7::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(t.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -1444,7 +2191,7 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest($7::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(t.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -1552,6 +2299,139 @@ func (q *Queries) BalanceTakeMany(ctx context.Context, db DBTX, arg BalanceTakeM
 	return items, nil
 }
 
+const BalanceTakeMarked = `-- name: BalanceTakeMarked :one
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, debt, total_spent, capacity, entries, updated_at_us, decided_at_us, blocked_until_us, block_for_us, expires_at_us)
+SELECT $1::text, $2::text, $3::float8, $4::float8,
+    LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
+    $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $6::float8, 3,
+    coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+    coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN $8::bigint > 0::bigint AND $5::float8 < $3::float8
+               THEN coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $8::bigint ELSE 0 END,
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
+            ELSE -$8::bigint END), coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                + $11::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
+        t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
+           u.at, CASE WHEN (-EXCLUDED.block_for_us) < 0 AND t.blocked_until_us <= u.at AND EXCLUDED.capacity - (t.debt - u.live) < EXCLUDED.cost
+                   THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
+                 CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+          FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
+                FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+           ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL,
+               NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT $1::text, $2::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'spend'::text, -($3::float8 * t.granted), (t.account).units + (t.account).later - (t.account).paid, $12::text, NULL::text,
+               NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us FROM taken AS t
+`
+
+type BalanceTakeMarkedParams struct {
+	Policy      string
+	Key         string
+	Cost        float64
+	Count       float64
+	Room        float64
+	Capacity    float64
+	NowUs       *int64
+	BlockForUs  int64
+	LockTimeout string
+	Commit      string
+	LifetimeUs  int64
+	Note        string
+}
+
+type BalanceTakeMarkedRow struct {
+	Granted        float64
+	Level          float64
+	SpentLot       int64
+	SpentEndUs     int64
+	SpentPriority  int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// BalanceTakeMarked does what BalanceTake does, and enters it in pglimit_ledger: the units
+// granted with note, and before them those of lots that it finds expired.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends.
+func (q *Queries) BalanceTakeMarked(ctx context.Context, db DBTX, arg BalanceTakeMarkedParams) (BalanceTakeMarkedRow, error) {
+	row := db.QueryRow(ctx, BalanceTakeMarked,
+		arg.Policy,
+		arg.Key,
+		arg.Cost,
+		arg.Count,
+		arg.Room,
+		arg.Capacity,
+		arg.NowUs,
+		arg.BlockForUs,
+		arg.LockTimeout,
+		arg.Commit,
+		arg.LifetimeUs,
+		arg.Note,
+	)
+	var i BalanceTakeMarkedRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.SpentLot,
+		&i.SpentEndUs,
+		&i.SpentPriority,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const BalanceUnblock = `-- name: BalanceUnblock :exec
 UPDATE pglimit_balance AS t SET
     blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
@@ -1596,7 +2476,7 @@ WITH c AS MATERIALIZED (
 ), back AS (
 UPDATE pglimit_balance AS t SET
     cost = 1,
-    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+     entries = -abs(t.entries), (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
     SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
            CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
@@ -1672,6 +2552,122 @@ func (q *Queries) BalanceUndo(ctx context.Context, db DBTX, arg BalanceUndoParam
 		arg.Key,
 	)
 	var i BalanceUndoRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
+const BalanceUndoMarked = `-- name: BalanceUndoMarked :one
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, $2::float8 AS units,
+        $3::bigint AS lot, $4::bigint AS end_us, $5::bigint AS priority,
+             CASE WHEN $6::text = 'off' OR $6::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $6::text, true) END AS commits,
+             CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) END AS waits
+), back AS (
+UPDATE pglimit_balance AS t SET
+    cost = 1,
+    
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+        (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+    SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
+    FROM (SELECT u.l, u.back, u.pays, u.number,
+                 CASE WHEN u.back > u.pays
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
+                               coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], CASE WHEN c.lot > 0::bigint THEN c.end_us END, 9223372036854775807),
+                               coalesce((coalesce((u.l).priorities, t.priorities))[u.n], c.priority, 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'undo'::text))
+                      ELSE u.l END AS m
+          FROM (SELECT u.l, u.back, u.pays, u.n, CASE WHEN u.back > u.pays THEN coalesce((coalesce((u.l).numbers, t.numbers))[u.n], nullif(c.lot, 0::bigint), t.lots_made + 1)
+                      ELSE 0 END AS number
+                FROM (SELECT u.l, u.back, LEAST(t.debt, u.back) AS pays,
+                             CASE WHEN c.lot > 0::bigint THEN pg_catalog.array_position((coalesce((u.l).numbers, t.numbers)), c.lot)
+                                     ELSE pg_catalog.cardinality((coalesce((u.l).numbers, t.numbers))) END AS n
+                      FROM (SELECT u.l, CASE WHEN c.lot > 0::bigint AND c.end_us <= u.at THEN 0 ELSE LEAST(c.units, t.total_spent) END AS back
+                            FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us >= $8::bigint THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = $9 AND t.key = $10
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT $9::text, $10::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM back AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'undo'::text, t.granted, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true
+`
+
+type BalanceUndoMarkedParams struct {
+	NowUs         *int64
+	Units         float64
+	SpentLot      int64
+	SpentEndUs    int64
+	SpentPriority int64
+	Commit        string
+	LockTimeout   string
+	CountedAtUs   int64
+	Policy        string
+	Key           string
+}
+
+type BalanceUndoMarkedRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// BalanceUndoMarked does what BalanceUndo does, and enters it in the ledger.
+//
+// Index: the primary keys. Locks the key's row until the transaction ends.
+func (q *Queries) BalanceUndoMarked(ctx context.Context, db DBTX, arg BalanceUndoMarkedParams) (BalanceUndoMarkedRow, error) {
+	row := db.QueryRow(ctx, BalanceUndoMarked,
+		arg.NowUs,
+		arg.Units,
+		arg.SpentLot,
+		arg.SpentEndUs,
+		arg.SpentPriority,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.CountedAtUs,
+		arg.Policy,
+		arg.Key,
+	)
+	var i BalanceUndoMarkedRow
 	err := row.Scan(
 		&i.Granted,
 		&i.Level,

@@ -39,6 +39,8 @@ type PglimitBalance struct {
 	Capacity       float64
 	NextEndUs      int64
 	LotsMade       int64
+	Entries        int64
+	EntriesBefore  int64
 	BlockForUs     int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
@@ -57,6 +59,7 @@ type PglimitBalance struct {
 	PartEndsUs     []int64
 	PartPriorities []int64
 	PartSources    []string
+	Was            *string
 	Policy         string
 	Key            string
 }
@@ -212,6 +215,22 @@ type PglimitLease struct {
 	Holder      string
 }
 
+type PglimitLedger struct {
+	Number         int64
+	AtUs           int64
+	Units          float64
+	LeftUnits      float64
+	Lots           []int64
+	LotUnits       []float64
+	Sources        []string
+	Kind           string
+	Note           string
+	Reservation    *string
+	IdempotencyKey *string
+	Policy         string
+	Key            string
+}
+
 type PglimitOverride struct {
 	LimitUnits *float64
 	Factor     *float64
@@ -252,6 +271,7 @@ type PglimitPolicy struct {
 	Askers       bool
 	Ruled        bool
 	CountDenials bool
+	Ledger       bool
 	Name         string
 	Algorithm    string
 	Marks        string
@@ -325,6 +345,7 @@ type PglimitReservation struct {
 	PartEndsUs     []int64
 	PartPriorities []int64
 	PartSources    []string
+	Note           *string
 }
 
 type PglimitSlidingWindowCounter struct {

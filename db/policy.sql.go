@@ -363,7 +363,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 
 const Policies = `-- name: Policies :many
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.block_growth, p.block_max_s, p.lease,
-       p.max_keys, p.rest_limit, p.overdraft, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.marks, p.usage_by, p.usage_for_s, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
+       p.max_keys, p.rest_limit, p.overdraft, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.ledger, p.marks, p.usage_by, p.usage_for_s, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name
@@ -388,6 +388,7 @@ type PoliciesRow struct {
 	Shadow       bool
 	Askers       bool
 	CountDenials bool
+	Ledger       bool
 	Marks        string
 	UsageBy      string
 	UsageForS    float64
@@ -434,6 +435,7 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.Shadow,
 			&i.Askers,
 			&i.CountDenials,
+			&i.Ledger,
 			&i.Marks,
 			&i.UsageBy,
 			&i.UsageForS,
@@ -563,12 +565,12 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, overdraft, max_ttl_s, aligned, shadow, askers, count_denials, marks, usage_by, usage_for_s, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, overdraft, max_ttl_s, aligned, shadow, askers, count_denials, ledger, marks, usage_by, usage_for_s, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
         nullif($4::float8, 0::float8), $5::float8, $6::float8,
         $7::float8, $8::float8, $9::float8, $10::bigint, $11::float8, $12::float8, $13::float8,
-        $14::bool, $15::bool, $16::bool, $17::bool, $18::text, $19::text, $20::float8, $21::text, $22::text, $23::text,
-        $24::text, $25::text, $26::float8, $27::text, $28::text)
+        $14::bool, $15::bool, $16::bool, $17::bool, $18::bool, $19::text, $20::text, $21::float8, $22::text, $23::text, $24::text,
+        $25::text, $26::text, $27::float8, $28::text, $29::text)
 `
 
 type PolicyInsertParams struct {
@@ -589,6 +591,7 @@ type PolicyInsertParams struct {
 	Shadow       bool
 	Askers       bool
 	CountDenials bool
+	Ledger       bool
 	Marks        string
 	UsageBy      string
 	UsageForS    float64
@@ -624,6 +627,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.Shadow,
 		arg.Askers,
 		arg.CountDenials,
+		arg.Ledger,
 		arg.Marks,
 		arg.UsageBy,
 		arg.UsageForS,
@@ -667,10 +671,10 @@ SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8
     block_growth = $7::float8, block_max_s = $8::float8, lease = $9::float8,
     max_keys = $10::bigint, rest_limit = $11::float8, overdraft = $12::float8,
     max_ttl_s = $13::float8, aligned = $14::bool, shadow = $15::bool, askers = $16::bool,
-    count_denials = $17::bool,
-    marks = $18::text, usage_by = $19::text, usage_for_s = $20::float8, calendar = $21::text, time_zone = $22::text, anchor = $23::text, durability = $24::text,
-    on_error = $25::text, local_share = $26::float8, note = $27::text
-WHERE p.name = $28::text
+    count_denials = $17::bool, ledger = $18::bool,
+    marks = $19::text, usage_by = $20::text, usage_for_s = $21::float8, calendar = $22::text, time_zone = $23::text, anchor = $24::text, durability = $25::text,
+    on_error = $26::text, local_share = $27::float8, note = $28::text
+WHERE p.name = $29::text
 `
 
 type PolicyUpdateParams struct {
@@ -691,6 +695,7 @@ type PolicyUpdateParams struct {
 	Shadow       bool
 	Askers       bool
 	CountDenials bool
+	Ledger       bool
 	Marks        string
 	UsageBy      string
 	UsageForS    float64
@@ -727,6 +732,7 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.Shadow,
 		arg.Askers,
 		arg.CountDenials,
+		arg.Ledger,
 		arg.Marks,
 		arg.UsageBy,
 		arg.UsageForS,

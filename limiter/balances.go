@@ -22,6 +22,8 @@ type GrantOptions struct {
 	// Source says what the units are, for Usage: such as "invoice 1042" or "trial". It is up to
 	// 255 bytes of UTF-8 without NUL, and stored as it is. Default: none.
 	Source string
+	// Note is Request.Note, of a Policy with a Ledger. Default: none.
+	Note string
 	// IdempotencyKey, if not empty, makes a repeated Grant add its units once, as
 	// Request.IdempotencyKey does for Do. A key has one set of them for both.
 	IdempotencyKey string
@@ -53,7 +55,7 @@ type Lot struct {
 //   - Policies of other algorithms return ErrUnsupported. Policy.OnError does not apply.
 func (e *engine) Grant(ctx context.Context, p Policy, key string, units float64, o GrantOptions) (Result, error) {
 	in := p.Request(key, units)
-	in.IdempotencyKey = o.IdempotencyKey
+	in.IdempotencyKey, in.Note = o.IdempotencyKey, o.Note
 	lot, err := o.lot(e.clockTime())
 	if err == nil && !valid.Units(units) {
 		err = store.Invalid("units", amount(units), "must be from 1e-9 to 2^53")
@@ -70,6 +72,7 @@ func (e *engine) Grant(ctx context.Context, p Policy, key string, units float64,
 const (
 	maxPriority = 1000
 	maxSource   = 255
+	maxNote     = 255 // of a Request too
 )
 
 var maxExpires = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)

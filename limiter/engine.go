@@ -95,7 +95,7 @@ func (e *engine) put(c *call) {
 	// The other fields belong to verbs that set them, or to compile.
 	c.request, c.at, c.asked, c.held, c.leased = Request{}, attempt{}, 0, false, false
 	if c.sent {
-		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules, Bound: c.op.Bound, Marks: c.op.Marks, Sums: c.op.Sums}}
+		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules, Bound: c.op.Bound, Marks: c.op.Marks, Sums: c.op.Sums, Ledger: c.op.Ledger}}
 	}
 	e.calls.Put(c)
 }
@@ -312,16 +312,18 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 		if q.Marks, err = p.marks(); err != nil {
 			return err
 		}
-		q.Rules, q.Sums, *compiled = rules, p.sums(), *p
+		q.Rules, q.Sums, q.Ledger, *compiled = rules, p.sums(), p.Ledger, *p
 	}
 	if err := valid.Key(in.Key); err != nil {
 		return err
 	}
 	*q = store.Query{
-		Rules: q.Rules, Bound: q.Bound, Marks: q.Marks, Sums: q.Sums, Algorithm: p.Algorithm.table(), Policy: p.Name,
+		Rules: q.Rules, Bound: q.Bound, Marks: q.Marks, Sums: q.Sums, Ledger: q.Ledger, Algorithm: p.Algorithm.table(), Policy: p.Name,
 		Key: keys.Stored(in.Key, e.keySecret), Now: e.now(),
 	}
-	q.BlockFor = p.BlockFor.Microseconds() // a Floor sets it to 0
+	if q.BlockFor = p.BlockFor.Microseconds(); q.Ledger { // a Floor sets it to 0
+		q.Note = in.Note
+	}
 	switch {
 	case e.tx:
 	case p.Durability == Relaxed:
@@ -343,6 +345,9 @@ func (e *engine) compileCost(c *call) error {
 		return err
 	}
 	if err := valid.Text("IdempotencyKey", in.IdempotencyKey, maxIdempotencyKey); err != nil {
+		return err
+	}
+	if err := valid.Text("Note", in.Note, maxNote); err != nil {
 		return err
 	}
 	if in.Estimate && v != verbReserve && v != verbReserveUpTo {

@@ -156,6 +156,24 @@ type Policy struct {
 	// Overdraft is how far below zero requests may bring a Balance, in units: from 1e-9 to
 	// 2^53. Default: 0, not at all. The next Grant pays it first. For Balance only.
 	Overdraft float64 `json:"overdraft,omitempty"`
+	// Ledger makes the database keep an entry of whatever changes a Balance: of each grant, each
+	// request that was granted, each refund and each lot that has expired, with the lots that gave
+	// or got units and the Note of the request. Default: false. For Balance only. Policies.Ledger
+	// of package policies reads them. See docs/spending.md#the-ledger.
+	//
+	//   - The statement of the decision enters it, so that both are committed or neither is. A
+	//     denial, and a request that is repeated under its IdempotencyKey, enter nothing.
+	//   - A lot that has expired is entered by the key's next request, whatever its answer.
+	//   - Requests share no statement with others. The requests of an AllowAll for one key are one
+	//     entry, with the first Note.
+	//   - Settle, Cancel and the end of a reservation are entered if the policy had a Ledger when it
+	//     was made, with its Note.
+	//   - If something changed the balance without an entry, while Ledger was false, the next entry
+	//     is preceded by one of the kind open, which has all that there is.
+	//   - Reset enters that all is gone. The janitor deletes an entry after ten years.
+	//   - Requests with ShardingRouter return ErrUnsupported. NewMemory decides alike and keeps no
+	//     entries.
+	Ledger bool `json:"ledger,omitempty"`
 	// MaxKeys bounds the number of keys that have a row in the database: from 1 to 1e9.
 	// Default: 0, no bound. While it is reached, keys that have a row are decided as before. Keys
 	// without a row share one row, under RestLimit, or are denied with ReasonKeys. See

@@ -33,6 +33,10 @@ type Request struct {
 	//   - ReserveUpTo reserves what fits with the Floor.
 	//   - Requests of one AllowAll for one policy and key must have the same Floor.
 	Floor float64
+	// Note says what the units are spent for, in the entry of a Policy.Ledger: such as "order 1042".
+	// It is up to 255 bytes of UTF-8 without NUL. Default: none. Under a policy without a Ledger it
+	// is kept nowhere. It is not compared under an IdempotencyKey.
+	Note string
 	// Estimate makes Reserve and ReserveUpTo multiply Cost by a factor: the units that the
 	// key's last 20 estimates under the policy really spent, divided by the sum of their Costs.
 	// If 20 estimates of 100 each spent 30, the factor is 0.3, and 30 units are reserved for the

@@ -199,7 +199,7 @@ func (e *engine) compileAll(s *set) error {
 				store.ErrInvalid, g.Index, s.requests[g.Index].Floor, i, in.Floor)
 		default:
 			sum := g.Units + in.Cost
-			g.Units, g.Cost, g.Unit = sum, sum, sum
+			g.Units, g.Cost, g.Unit, g.Note = sum, sum, sum, cmp.Or(g.Note, c.op.Note)
 		}
 		if g.indexes, g.Needs = append(g.indexes, i), append(g.Needs, g.Units); s.verb.waits && g.queue() {
 			g.ahead = float64(s.within.Microseconds()) * g.Leak

@@ -24,6 +24,8 @@ func (p Policy) Validate() error {
 		return p.bad("Name", p.Name, "must match "+valid.NameHelp)
 	case !p.Algorithm.known():
 		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", algorithm.All()))
+	case p.Ledger && p.Algorithm != Balance:
+		return p.bad("Ledger", p.Ledger, "is for balance only: leave it false")
 	case p.Overdraft != 0 && p.Algorithm != Balance:
 		return p.bad("Overdraft", p.Overdraft, "is for balance only: leave it 0")
 	case p.Overdraft != 0 && !valid.Units(p.Overdraft):

@@ -308,6 +308,7 @@ CREATE TABLE pglimit_reservation (
     part_ends_us    bigint[],
     part_priorities bigint[],
     part_sources    text[],
+    note            text,             -- of a balance with a ledger: the request's; NULL of all others
     CONSTRAINT pglimit_reservation_pkey PRIMARY KEY (policy, key, id)
 );
 CREATE UNIQUE INDEX pglimit_reservation_idempotency ON pglimit_reservation (policy, key, idempotency_key, algorithm) WHERE idempotency_key IS NOT NULL;

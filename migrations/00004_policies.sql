@@ -27,6 +27,7 @@ CREATE TABLE pglimit_policy (
     askers      bool NOT NULL DEFAULT false,             -- roles that may only request may request under it
     ruled       bool NOT NULL DEFAULT false,             -- it has overrides with a match; triggers keep this
     count_denials bool NOT NULL DEFAULT false,           -- the SQL functions add denials to pglimit_denial
+    ledger      bool NOT NULL DEFAULT false,             -- of a balance: pglimit_ledger has what is granted and spent
     name        text COLLATE "C" NOT NULL,
     algorithm   text COLLATE "C" NOT NULL,
     marks       text COLLATE "C" NOT NULL DEFAULT '',    -- percentages of the burst that are recorded once reached: 80%,100%
@@ -85,6 +86,7 @@ CREATE TABLE pglimit_policy (
         OR usage_by IN ('hour', 'day') AND lease = 0::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'attempts', 'concurrency', 'balance')),
     CONSTRAINT "usage_for_s must be whole seconds to ten years, with usage_by" CHECK (usage_for_s = 0::float8
         OR usage_by <> '' AND usage_for_s BETWEEN CASE usage_by WHEN 'day' THEN 86400::float8 ELSE 3600::float8 END AND 315360000::float8 AND usage_for_s = trunc(usage_for_s)),
+    CONSTRAINT "ledger is for balance" CHECK (NOT ledger OR algorithm = 'balance'),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
     CONSTRAINT "calendar must be hour, day, week, month, quarter or year" CHECK (calendar IN ('', 'hour', 'day', 'week', 'month', 'quarter', 'year')),

@@ -8,41 +8,6 @@
 -- but for the rounding of fractions. A lot that has expired counts until a statement sees it.
 
 -- +goose Up
-CREATE TABLE pglimit_balance (
-    units            float8 NOT NULL DEFAULT 0,  -- what the first lot has
-    later            float8 NOT NULL DEFAULT 0,  -- what the other lots have
-    debt             float8 NOT NULL DEFAULT 0,  -- spent without units; a grant pays it first
-    total_granted    float8 NOT NULL DEFAULT 0,
-    total_spent      float8 NOT NULL DEFAULT 0,
-    total_expired    float8 NOT NULL DEFAULT 0,
-    capacity         float8 NOT NULL,            -- the policy's overdraft, as of the last decision
-    next_end_us      bigint NOT NULL DEFAULT 9223372036854775807,  -- the first end of a lot
-    lots_made        bigint NOT NULL DEFAULT 0,  -- the number of the last lot
-    block_for_us     bigint NOT NULL DEFAULT 0,  -- the policy's, as of the last decision
-    updated_at_us    bigint NOT NULL,
-    blocked_until_us bigint NOT NULL,
-    decided_at_us    bigint NOT NULL DEFAULT 0,
-    expires_at_us    bigint NOT NULL,
-    requested        float8 NOT NULL DEFAULT 0,  -- the last decision: the number of requests
-    cost             float8 NOT NULL,
-    granted          float8 NOT NULL,
-    numbers          bigint[] NOT NULL DEFAULT '{}',
-    lefts            float8[] NOT NULL DEFAULT '{}',
-    ends_us          bigint[] NOT NULL DEFAULT '{}',  -- 9223372036854775807: it does not expire
-    priorities       bigint[] NOT NULL DEFAULT '{}',
-    sources          text[] NOT NULL DEFAULT '{}',    -- what was bought
-    part_numbers     bigint[],  -- the last decision: the lots that it spent from, in their order, and 0 for a debt.
-    part_units       float8[],  -- NULL: the first lot alone, which has units left; or a debt alone
-    part_ends_us     bigint[],
-    part_priorities  bigint[],
-    part_sources     text[],
-    policy           text COLLATE "C" NOT NULL,
-    key              text COLLATE "C" NOT NULL,
-    CONSTRAINT pglimit_balance_pkey PRIMARY KEY (policy, key)
-);
-CREATE INDEX pglimit_balance_expires ON pglimit_balance (expires_at_us);
-ALTER TABLE pglimit_balance SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
-
 -- What the functions of lots take and give.
 CREATE TYPE pglimit_lots AS (
     units       float8,
@@ -61,6 +26,44 @@ CREATE TYPE pglimit_lots AS (
     part_priorities bigint[],
     part_sources    text[]
 );
+
+CREATE TABLE pglimit_balance (
+    units            float8 NOT NULL DEFAULT 0,  -- what the first lot has
+    later            float8 NOT NULL DEFAULT 0,  -- what the other lots have
+    debt             float8 NOT NULL DEFAULT 0,  -- spent without units; a grant pays it first
+    total_granted    float8 NOT NULL DEFAULT 0,
+    total_spent      float8 NOT NULL DEFAULT 0,
+    total_expired    float8 NOT NULL DEFAULT 0,
+    capacity         float8 NOT NULL,            -- the policy's overdraft, as of the last decision
+    next_end_us      bigint NOT NULL DEFAULT 9223372036854775807,  -- the first end of a lot
+    lots_made        bigint NOT NULL DEFAULT 0,  -- the number of the last lot
+    entries          bigint NOT NULL DEFAULT 0,  -- the number of the last entry in pglimit_ledger, negated if the row has changed since without one
+    entries_before   bigint NOT NULL DEFAULT 0,  -- what entries was before the last decision that entered
+    block_for_us     bigint NOT NULL DEFAULT 0,  -- the policy's, as of the last decision
+    updated_at_us    bigint NOT NULL,
+    blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
+    expires_at_us    bigint NOT NULL,
+    requested        float8 NOT NULL DEFAULT 0,  -- the last decision: the number of requests
+    cost             float8 NOT NULL,
+    granted          float8 NOT NULL,
+    numbers          bigint[] NOT NULL DEFAULT '{}',
+    lefts            float8[] NOT NULL DEFAULT '{}',
+    ends_us          bigint[] NOT NULL DEFAULT '{}',  -- 9223372036854775807: it does not expire
+    priorities       bigint[] NOT NULL DEFAULT '{}',
+    sources          text[] NOT NULL DEFAULT '{}',    -- what was bought
+    part_numbers     bigint[],  -- the last decision: the lots that it spent from, in their order, and 0 for a debt.
+    part_units       float8[],  -- NULL: the first lot alone, which has units left; or a debt alone
+    part_ends_us     bigint[],
+    part_priorities  bigint[],
+    part_sources     text[],
+    was              pglimit_lots,  -- the account before the last decision that entered, with its debt as paid
+    policy           text COLLATE "C" NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_balance_pkey PRIMARY KEY (policy, key)
+);
+CREATE INDEX pglimit_balance_expires ON pglimit_balance (expires_at_us);
+ALTER TABLE pglimit_balance SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 
 -- The bodies of these functions do not name the type: on a shard they run where the search_path has
 -- pg_catalog alone.
@@ -258,5 +261,5 @@ DROP VIEW pglimit_balance_now;
 DROP FUNCTION pglimit_lots_return(pglimit_lots, bigint, float8, float8, bigint, bigint[], float8[], bigint[], bigint[], text[]);
 DROP FUNCTION pglimit_lots_add(pglimit_lots, bigint, float8, bigint, bigint, text);
 DROP FUNCTION pglimit_lots_spend(pglimit_lots, bigint, float8);
-DROP TYPE pglimit_lots;
 DROP TABLE pglimit_balance;
+DROP TYPE pglimit_lots;

@@ -34,6 +34,7 @@ type policyRow struct {
 	Shadow       bool      `json:"shadow"`
 	Askers       bool      `json:"askers"`
 	CountDenials bool      `json:"count_denials"`
+	Ledger       bool      `json:"ledger"`
 	Marks        string    `json:"marks"`
 	UsageBy      string    `json:"usage_by"`
 	UsageForS    float64   `json:"usage_for_s"`

@@ -32,7 +32,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, sqlc.arg(count)
             ELSE -sqlc.arg(block_for_us)::bigint END), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(pglimit_balance.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, pglimit_balance.units - u.spends) END,
@@ -117,7 +117,7 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(t.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -191,7 +191,7 @@ FROM (SELECT c.now_us, r.key,
                       pg_catalog.unnest(sqlc.arg(blocks_for_us)::bigint[]) AS block_for_us) AS r) AS a
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(t.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -257,7 +257,7 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                     AND h.algorithm = 'balance' AND h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint,
                             (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(t.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -326,7 +326,7 @@ SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.upda
 -- transaction ends. Returns no row if the reservation does not exist.
 WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources, h.note,
                coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
            (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
                        OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
@@ -342,15 +342,18 @@ WITH reservation AS MATERIALIZED (
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_balance AS t
-       (policy, key, cost, granted, debt, capacity, total_spent, part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us,
+       (policy, key, cost, granted, debt, capacity, total_spent, part_numbers, part_units, part_ends_us, part_priorities, part_sources, entries, updated_at_us, blocked_until_us,
                expires_at_us)
 SELECT sqlc.arg(policy), sqlc.arg(key), h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, GREATEST(0, h.actual - h.units), h.part_numbers, h.part_units,
-    h.part_ends_us, h.part_priorities, h.part_sources,
+    h.part_ends_us, h.part_priorities, h.part_sources, CASE WHEN h.note IS NULL THEN 0 ELSE 3 END,
        h.now_us, 0, h.now_us
 FROM reservation AS h
-WHERE h.changes AND h.actual <> h.units
+WHERE h.changes AND (h.actual <> h.units OR h.note IS NOT NULL)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1,
+    entries = CASE WHEN EXCLUDED.entries > 0::bigint THEN abs(t.entries) + 3 ELSE -abs(t.entries) END, entries_before = t.entries,
+    was = CASE WHEN EXCLUDED.entries > 0::bigint THEN ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL,
+                NULL, NULL, NULL, NULL)::pglimit_lots END,
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made, updated_at_us) = (
     SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0) + u.lost,
@@ -378,7 +381,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
                       THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
                               NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
     state = sqlc.arg(state)::text,
@@ -391,6 +395,29 @@ UPDATE pglimit_usage AS u SET
     units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
 FROM reservation AS b
 WHERE b.changes AND u.policy = sqlc.arg(policy) AND u.key = sqlc.arg(key) AND u.algorithm = 'balance' AND u.at_us = b.usage_at_us
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, CASE WHEN t.granted > 0::float8 AND NOT t.was IS NULL AND e.kind <> 'open'::text THEN b.units - t.granted END, b.part_numbers,
+                     b.part_units, b.part_ends_us, b.part_priorities, b.part_sources) AS c
+      FROM reservation AS b, counted AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, CASE sqlc.arg(state)::text WHEN 'settled'::text THEN 'settle'::text WHEN 'cancelled'::text THEN 'cancel'::text ELSE 'return'::text END,
+               CASE WHEN t.was IS NULL THEN 0 ELSE t.granted END - GREATEST(0, b.actual - b.units), (t.account).units + (t.account).later - (t.account).paid, b.note,
+               sqlc.arg(id)::text, NULL::text
+           ) AS e
+      WHERE b.note IS NOT NULL OFFSET 0) AS e
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -419,7 +446,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, sqlc.arg(units)::float8, sqlc.arg(un
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
             ELSE 0::bigint END), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us, entries = -abs(pglimit_balance.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
      part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, pglimit_balance.units - u.spends) END,
@@ -488,7 +515,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, -(CASE WHEN CASE WHEN sqlc.arg(lock_
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, requested = EXCLUDED.requested,
+    cost = 1, requested = EXCLUDED.requested, entries = -abs(pglimit_balance.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE pglimit_balance.units END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE pglimit_balance.later END,
@@ -565,7 +592,7 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                     AND h.algorithm = 'balance' AND h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint,
                             (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    cost = 1, requested = EXCLUDED.requested,
+    cost = 1, requested = EXCLUDED.requested, entries = -abs(t.entries),
     (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
     SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
@@ -620,7 +647,7 @@ WITH c AS MATERIALIZED (
 ), back AS (
 UPDATE pglimit_balance AS t SET
     cost = 1,
-    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+     entries = -abs(t.entries), (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
     SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
            CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
@@ -668,7 +695,7 @@ WITH c AS MATERIALIZED (
 ), back AS (
 UPDATE pglimit_balance AS t SET
     cost = 1,
-    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+     entries = -abs(t.entries), (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
     SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
         CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
            CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
@@ -720,6 +747,584 @@ FROM pglimit_balance AS t, LATERAL (SELECT u.at, u.l, coalesce((u.l).units, t.un
                               coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)),
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
+
+-- name: BalanceTakeMarked :one
+-- BalanceTakeMarked does what BalanceTake does, and enters it in pglimit_ledger: the units
+-- granted with note, and before them those of lots that it finds expired.
+--
+-- Index: the primary keys. Locks the key's row until the transaction ends.
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, debt, total_spent, capacity, entries, updated_at_us, decided_at_us, blocked_until_us, block_for_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, sqlc.arg(count)::float8,
+    LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+    sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+    sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8, 3,
+    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN sqlc.arg(block_for_us)::bigint > 0::bigint AND sqlc.arg(room)::float8 < sqlc.arg(cost)::float8
+               THEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(block_for_us)::bigint ELSE 0 END,
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                + sqlc.arg(lifetime_us)::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
+        t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
+           u.at, CASE WHEN (-EXCLUDED.block_for_us) < 0 AND t.blocked_until_us <= u.at AND EXCLUDED.capacity - (t.debt - u.live) < EXCLUDED.cost
+                   THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
+                 CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+          FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
+                FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+           ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL,
+               NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'spend'::text, -(sqlc.arg(cost)::float8 * t.granted), (t.account).units + (t.account).later - (t.account).paid, sqlc.arg(note)::text, NULL::text,
+               NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: BalanceChargeMarked :one
+-- BalanceChargeMarked does what BalanceCharge does, and enters it in the ledger.
+--
+-- Index: the primary keys. Locks the key's row until the transaction ends.
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, debt, total_spent, capacity, entries, updated_at_us, blocked_until_us, block_for_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, sqlc.arg(units)::float8, sqlc.arg(units)::float8, sqlc.arg(units)::float8, sqlc.arg(units)::float8,
+    sqlc.arg(capacity)::float8, 3, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       0,
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE 0::bigint END), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
+        t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
+           u.at
+    FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
+                 CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+          FROM (SELECT u.at, u.l, u.live, u.granted, u.granted AS spends
+                FROM (SELECT u.at, u.l, u.live, EXCLUDED.requested AS granted
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+           ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL,
+               NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'charge'::text, -t.granted, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: BalanceReserveMarked :one
+-- BalanceReserveMarked does what BalanceReserve does, and enters it in the ledger. The
+-- reservation keeps note, so that its BalanceSettle enters what it changes.
+--
+-- Index: as in BalanceReserve. Locks the key's row until the transaction ends.
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, debt, total_spent, capacity, entries, updated_at_us, decided_at_us, blocked_until_us, block_for_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, sqlc.arg(count)::float8,
+    LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+    sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
+    sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8, 3,
+    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+    coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       CASE WHEN sqlc.arg(block_for_us)::bigint > 0::bigint AND sqlc.arg(room)::float8 < sqlc.arg(cost)::float8
+               THEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(block_for_us)::bigint ELSE 0 END,
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(block_for_us)::bigint END), coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+                + sqlc.arg(lifetime_us)::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
+                    AND h.algorithm = 'balance' AND h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = EXCLUDED.cost, requested = EXCLUDED.requested, capacity = EXCLUDED.capacity, block_for_us = EXCLUDED.block_for_us,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
+     part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END,
+        t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt + GREATEST(0, u.spends - u.live), t.total_spent + u.spends,
+           (u.m).part_numbers, (u.m).part_units, (u.m).part_ends_us, (u.m).part_priorities, (u.m).part_sources,
+           u.at, CASE WHEN (-EXCLUDED.block_for_us) < 0 AND t.blocked_until_us <= u.at AND EXCLUDED.capacity - (t.debt - u.live) < EXCLUDED.cost
+                   THEN u.at - (-EXCLUDED.block_for_us) ELSE t.blocked_until_us END, CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.l, u.live, u.granted, u.spends,
+                 CASE WHEN (u.l).numbers IS NOT NULL OR u.spends >= t.units AND u.spends > 0::float8 AND t.units > 0::float8
+                      THEN pglimit_lots_spend(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8,
+                                      NULL, NULL, NULL, NULL, NULL)::pglimit_lots), u.at, u.spends) END AS m
+          FROM (SELECT u.at, u.l, u.live, u.granted, EXCLUDED.cost * GREATEST(0, u.granted) AS spends
+                FROM (SELECT u.at, u.l, u.live, CASE WHEN t.blocked_until_us > u.at THEN -1
+                            ELSE GREATEST(0, LEAST(EXCLUDED.requested, floor((EXCLUDED.capacity - (t.debt - u.live)) / EXCLUDED.cost))) END AS granted
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, coalesce((coalesce(t.part_numbers, t.numbers))[1], 0)::bigint AS spent_lot,
+    coalesce((coalesce(t.part_ends_us, t.ends_us))[1], 0)::bigint AS spent_end_us,
+       coalesce((coalesce(t.part_priorities, t.priorities))[1], 0)::bigint AS spent_priority, 
+       coalesce(t.part_numbers, t.numbers[:1]) AS part_numbers, coalesce(t.part_units, ARRAY[t.cost * t.granted]) AS part_units,
+           coalesce(t.part_ends_us, t.ends_us[:1]) AS part_ends_us,
+       coalesce(t.part_priorities, t.priorities[:1]) AS part_priorities, coalesce(t.part_sources, t.sources[:1]) AS part_sources, t.updated_at_us, t.blocked_until_us, t.entries,
+           t.entries_before, t.was, ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL,
+               NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, CASE sqlc.arg(state)::text WHEN 'open'::text THEN 'reserve'::text ELSE 'spend'::text END, -(sqlc.arg(cost)::float8 * t.granted),
+               (t.account).units + (t.account).later - (t.account).paid, sqlc.arg(note)::text, CASE WHEN sqlc.arg(state)::text = 'open'::text THEN sqlc.arg(id)::text END,
+               sqlc.narg(idempotency_key)::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+), reservation AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us, requested, estimate, part_numbers, part_units, part_ends_us,
+            part_priorities, part_sources, note)
+SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'balance', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
+       sqlc.arg(cost)::float8 * t.granted, sqlc.arg(cost)::float8 * t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
+       t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
+       t.level, 0, 1, 0, 0, t.updated_at_us, sqlc.narg(requested)::float8,
+       CASE WHEN t.granted = sqlc.arg(count)::float8 THEN sqlc.narg(estimate)::float8 END, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+           sqlc.arg(note)::text
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.spent_lot, t.spent_end_us, t.spent_priority, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: BalanceGrantMarked :one
+-- BalanceGrantMarked does what BalanceGrant does, and enters it in the ledger.
+--
+-- Index: the primary keys. Locks the key's row until the transaction ends.
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, entries, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
+               blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, -(CASE
+            WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(units)::float8 END),
+       CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN sqlc.arg(units)::float8 ELSE -2 END, CASE WHEN sqlc.arg(end_us)::bigint
+               > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN sqlc.arg(units)::float8 ELSE 0 END,
+           CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN sqlc.arg(end_us)::bigint
+               > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN 1 ELSE 0 END,
+       sqlc.arg(capacity)::float8, 3, CASE WHEN sqlc.arg(end_us)::bigint
+               > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN sqlc.arg(end_us)::bigint
+               ELSE 9223372036854775807 END, CASE WHEN sqlc.arg(end_us)::bigint
+               > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN ARRAY[1::bigint] ELSE '{}' END,
+           CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[sqlc.arg(units)::float8] ELSE '{}' END,
+       CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[sqlc.arg(end_us)::bigint] ELSE '{}' END, CASE
+               WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[sqlc.arg(priority)::bigint] ELSE '{}' END, CASE
+               WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[sqlc.arg(source)::text] ELSE '{}' END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, requested = EXCLUDED.requested,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - CASE WHEN u.granted > 0::float8 THEN u.pays ELSE 0 END, t.total_granted + GREATEST(0, u.granted),
+               t.lots_made + CASE WHEN u.granted > 0::float8 THEN 1 ELSE 0 END,
+           u.at
+    FROM (SELECT u.at, u.l, u.pays, u.granted,
+                 CASE WHEN u.granted > 0::float8 AND EXCLUDED.requested > u.pays
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), t.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1],
+                              EXCLUDED.sources[1])
+                      ELSE u.l END AS m
+          FROM (SELECT u.at, u.l, u.pays,
+                       CASE WHEN EXCLUDED.granted < 0::float8 OR EXCLUDED.ends_us[1] <= u.at THEN -2
+                            WHEN EXCLUDED.requested > u.pays AND pg_catalog.cardinality(coalesce((u.l).numbers, t.numbers)) >= 100 THEN 0
+                            ELSE EXCLUDED.requested END AS granted
+                FROM (SELECT u.at, u.l, LEAST(t.debt, EXCLUDED.requested) AS pays
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'grant'::text, t.granted, (t.account).units + (t.account).later - (t.account).paid, sqlc.arg(note)::text, NULL::text, NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: BalanceGrantOnceMarked :one
+-- BalanceGrantOnceMarked does what BalanceGrantOnce does, and enters it in the ledger.
+--
+-- Index: as in BalanceGrantOnce. Locks the key's row until the transaction ends.
+WITH taken AS (
+INSERT INTO pglimit_balance AS t
+       (policy, key, cost, requested, granted, units, total_granted, lots_made, capacity, entries, next_end_us, numbers, lefts, ends_us, priorities, sources, updated_at_us,
+               blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, 1, -(CASE
+            WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE -sqlc.arg(units)::float8 END),
+       CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN sqlc.arg(units)::float8 ELSE -2 END, CASE WHEN sqlc.arg(end_us)::bigint
+               > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN sqlc.arg(units)::float8 ELSE 0 END,
+           CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN sqlc.arg(end_us)::bigint
+               > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN 1 ELSE 0 END,
+       sqlc.arg(capacity)::float8, 3, CASE WHEN sqlc.arg(end_us)::bigint
+               > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN sqlc.arg(end_us)::bigint
+               ELSE 9223372036854775807 END, CASE WHEN sqlc.arg(end_us)::bigint
+               > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) THEN ARRAY[1::bigint] ELSE '{}' END,
+           CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[sqlc.arg(units)::float8] ELSE '{}' END,
+       CASE WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[sqlc.arg(end_us)::bigint] ELSE '{}' END, CASE
+               WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[sqlc.arg(priority)::bigint] ELSE '{}' END, CASE
+               WHEN sqlc.arg(end_us)::bigint > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+               THEN ARRAY[sqlc.arg(source)::text] ELSE '{}' END,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
+                  WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
+                    AND h.algorithm = 'balance' AND h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint,
+                            (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, requested = EXCLUDED.requested,
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+    (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
+    SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - CASE WHEN u.granted > 0::float8 THEN u.pays ELSE 0 END, t.total_granted + GREATEST(0, u.granted),
+               t.lots_made + CASE WHEN u.granted > 0::float8 THEN 1 ELSE 0 END,
+           u.at
+    FROM (SELECT u.at, u.l, u.pays, u.granted,
+                 CASE WHEN u.granted > 0::float8 AND EXCLUDED.requested > u.pays
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), t.lots_made + 1, EXCLUDED.requested - u.pays, EXCLUDED.ends_us[1], EXCLUDED.priorities[1],
+                              EXCLUDED.sources[1])
+                      ELSE u.l END AS m
+          FROM (SELECT u.at, u.l, u.pays,
+                       CASE WHEN EXCLUDED.granted < 0::float8 OR EXCLUDED.ends_us[1] <= u.at THEN -2
+                            WHEN EXCLUDED.requested > u.pays AND pg_catalog.cardinality(coalesce((u.l).numbers, t.numbers)) >= 100 THEN 0
+                            ELSE EXCLUDED.requested END AS granted
+                FROM (SELECT u.at, u.l, LEAST(t.debt, EXCLUDED.requested) AS pays
+                      FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM taken AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'grant'::text, t.granted, (t.account).units + (t.account).later - (t.account).paid, sqlc.arg(note)::text, NULL::text, sqlc.narg(idempotency_key)::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+), remembered AS (
+INSERT INTO pglimit_reservation
+       (id, state, algorithm, policy, key, idempotency_key, reserved, units, limit_units, burst, capacity,
+        created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+SELECT sqlc.arg(id)::text, sqlc.arg(state)::text, 'balance', sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.narg(idempotency_key)::text,
+       t.granted, t.granted, sqlc.arg(limit_units)::float8, sqlc.arg(burst)::float8, sqlc.arg(capacity)::float8,
+       t.updated_at_us, t.updated_at_us + sqlc.arg(ttl_us)::bigint, t.updated_at_us + sqlc.arg(ttl_us)::bigint + sqlc.arg(remember_us)::bigint,
+       t.level, 0, 1, 0, 0, t.updated_at_us
+FROM taken AS t
+WHERE t.granted > 0::float8
+)
+SELECT t.granted, t.level, t.updated_at_us, t.blocked_until_us FROM taken AS t;
+
+-- name: BalanceRefundMarked :one
+-- BalanceRefundMarked does what BalanceRefund does, and enters it in the ledger.
+--
+-- Index: the primary keys. Locks the key's row until the transaction ends.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, sqlc.arg(units)::float8 AS units,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_balance AS t SET
+    cost = 1,
+    
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+        (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+    SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
+    FROM (SELECT u.l, u.back, u.pays, u.number,
+                 CASE WHEN u.back > u.pays
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
+                               coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], 9223372036854775807),
+                               coalesce((coalesce((u.l).priorities, t.priorities))[u.n], 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'refund'::text))
+                      ELSE u.l END AS m
+          FROM (SELECT u.l, u.back, u.pays, u.n, CASE WHEN u.back > u.pays THEN coalesce((coalesce((u.l).numbers, t.numbers))[u.n], t.lots_made + 1) ELSE 0 END AS number
+                FROM (SELECT u.l, u.back, LEAST(t.debt, u.back) AS pays,
+                             pg_catalog.cardinality((coalesce((u.l).numbers, t.numbers))) AS n
+                      FROM (SELECT u.l, LEAST(c.units, t.total_spent) AS back
+                            FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM back AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'refund'::text, t.granted, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
+
+-- name: BalanceUndoMarked :one
+-- BalanceUndoMarked does what BalanceUndo does, and enters it in the ledger.
+--
+-- Index: the primary keys. Locks the key's row until the transaction ends.
+WITH c AS MATERIALIZED (
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, sqlc.arg(units)::float8 AS units,
+        sqlc.arg(spent_lot)::bigint AS lot, sqlc.arg(spent_end_us)::bigint AS end_us, sqlc.arg(spent_priority)::bigint AS priority,
+             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
+), back AS (
+UPDATE pglimit_balance AS t SET
+    cost = 1,
+    
+    entries = abs(t.entries) + 3, entries_before = t.entries, was
+        = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+        (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+    SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
+        CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
+           CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).ends_us ELSE t.ends_us END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).priorities ELSE t.priorities END,
+               CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).sources ELSE t.sources END,
+           t.debt - u.pays, t.total_spent - u.back, GREATEST(t.lots_made, u.number)
+    FROM (SELECT u.l, u.back, u.pays, u.number,
+                 CASE WHEN u.back > u.pays
+                      THEN pglimit_lots_add(coalesce(u.l, ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL,
+                                      NULL, NULL, NULL, NULL)::pglimit_lots), u.number, u.back - u.pays,
+                               coalesce((coalesce((u.l).ends_us, t.ends_us))[u.n], CASE WHEN c.lot > 0::bigint THEN c.end_us END, 9223372036854775807),
+                               coalesce((coalesce((u.l).priorities, t.priorities))[u.n], c.priority, 0::bigint), coalesce((coalesce((u.l).sources, t.sources))[u.n], 'undo'::text))
+                      ELSE u.l END AS m
+          FROM (SELECT u.l, u.back, u.pays, u.n, CASE WHEN u.back > u.pays THEN coalesce((coalesce((u.l).numbers, t.numbers))[u.n], nullif(c.lot, 0::bigint), t.lots_made + 1)
+                      ELSE 0 END AS number
+                FROM (SELECT u.l, u.back, LEAST(t.debt, u.back) AS pays,
+                             CASE WHEN c.lot > 0::bigint THEN pg_catalog.array_position((coalesce((u.l).numbers, t.numbers)), c.lot)
+                                     ELSE pg_catalog.cardinality((coalesce((u.l).numbers, t.numbers))) END AS n
+                      FROM (SELECT u.l, CASE WHEN c.lot > 0::bigint AND c.end_us <= u.at THEN 0 ELSE LEAST(c.units, t.total_spent) END AS back
+                            FROM (SELECT u.at, u.l, coalesce((u.l).units, t.units) + coalesce((u.l).later, t.later) AS live
+          FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, CASE WHEN t.next_end_us <= GREATEST(t.updated_at_us, c.us)
+                      THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
+                              NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, c.us),
+                          0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us >= sqlc.arg(counted_at_us)::bigint THEN 0 ELSE t.blocked_until_us END,
+    updated_at_us = GREATEST(t.updated_at_us, c.us)
+FROM c
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+    ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+       (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+             pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                     e.kind = 'expire'::text, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[], NULL::text[]) AS c
+      FROM back AS t, LATERAL (
+           SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                  ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           UNION ALL
+           SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+               ''::text, NULL::text, NULL::text
+           WHERE (t.account).expired > (t.was).expired
+           UNION ALL
+           SELECT t.entries, 'undo'::text, t.granted, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
+           WHERE t.granted > 0::float8) AS e
+      OFFSET 0) AS e
+)
+SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
+       coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
+FROM c LEFT JOIN back AS t ON true;
 
 -- name: BalanceLocked :many
 -- BalanceLocked lists the keys whose rows another transaction has locked now.
@@ -826,19 +1431,46 @@ WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.blocked_until_
 -- Open reservations stay, but their units are no longer counted. It does not see
 -- reservations made while it waited for the key's row: run ReservationsFree for those.
 --
+-- A row with a ledger stays, empty, and what it had is entered.
+--
 -- Index: the primary key; pglimit_reservation_open. Locks the key's open reservations
 -- and then its row, if it exists, until the transaction ends.
 WITH freed AS (
     UPDATE pglimit_reservation AS h SET units = 0
     WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.algorithm = 'balance' AND h.state = 'open'
     RETURNING h.id
-)
-DELETE FROM pglimit_balance AS t
-USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+), held AS MATERIALIZED (
+    SELECT t.entries FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
                       CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
-                      (SELECT count(*) FROM freed) AS reservations) AS c
-WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
+                      (SELECT count(*) FROM freed) AS reservations) AS c, pglimit_balance AS t
+    WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+    FOR UPDATE OF t
+), emptied AS (
+    UPDATE pglimit_balance AS t SET
+        entries = CASE WHEN t.entries > 0::bigint THEN t.entries + 3 ELSE t.entries END, entries_before = t.entries,
+            was = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+        units = 0, later = 0, debt = 0, total_granted = 0, total_spent = 0, total_expired = 0, next_end_us = 9223372036854775807, lots_made = 0,
+        numbers = '{}', lefts = '{}', ends_us = '{}', priorities = '{}', sources = '{}', part_numbers = NULL, part_units = NULL, part_ends_us = NULL, part_priorities = NULL,
+            part_sources = NULL,
+        updated_at_us = 0, blocked_until_us = 0, decided_at_us = 0
+    FROM held AS h
+    WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND h.entries <> 0::bigint
+    RETURNING t.entries, t.entries_before, t.was, ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL,
+            NULL, NULL, NULL)::pglimit_lots AS account
+), entered AS (
+INSERT INTO pglimit_ledger
+       (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note)
+SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, t.entries, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+    'reset'::text, (t.was).paid - (t.was).units - (t.was).later, 0,
+       (t.c).numbers, (t.c).lefts, (t.c).sources, ''::text
+FROM (SELECT t.entries, t.was, pglimit_lots_changed(t.was, t.account, 0::bigint, false, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[],
+            NULL::text[]) AS c
+      FROM emptied AS t WHERE t.entries_before > 0::bigint OFFSET 0) AS t
+)
+DELETE FROM pglimit_balance AS t
+USING held AS h
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND h.entries = 0::bigint;
 
 -- name: BalanceDelete :execrows
 -- BalanceDelete deletes the key's row. It is a part of a Reset for a router of shards:
@@ -867,7 +1499,7 @@ WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE
 -- Index: expires_at_us; the primary keys; pglimit_reservation_open. Locks the rows
 -- that it changes.
 WITH due AS MATERIALIZED (
-    SELECT t.policy, t.key, CASE WHEN t.total_granted = 0::float8 AND t.total_spent = 0::float8 THEN GREATEST(t.updated_at_us, t.blocked_until_us)
+    SELECT t.policy, t.key, CASE WHEN t.total_granted = 0::float8 AND t.total_spent = 0::float8 AND t.entries = 0::bigint THEN GREATEST(t.updated_at_us, t.blocked_until_us)
             ELSE t.updated_at_us + 3155760000000000 END AS empty_at_us,
            EXISTS (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = t.policy AND h.key = t.key AND h.state = 'open' AND h.algorithm = 'balance') AS reserved
     FROM pglimit_balance AS t

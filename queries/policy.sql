@@ -26,7 +26,7 @@ SELECT set_config('pglimit.note'::text, sqlc.arg(note)::text, true);
 --
 -- Index: the primary key, or none. Locks nothing.
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.block_growth, p.block_max_s, p.lease,
-       p.max_keys, p.rest_limit, p.overdraft, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.marks, p.usage_by, p.usage_for_s, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
+       p.max_keys, p.rest_limit, p.overdraft, p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.ledger, p.marks, p.usage_by, p.usage_for_s, p.calendar, p.time_zone, p.anchor, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name;
@@ -76,7 +76,7 @@ SET algorithm = sqlc.arg(algorithm)::text, limit_units = sqlc.arg(limit_units)::
     block_growth = sqlc.arg(block_growth)::float8, block_max_s = sqlc.arg(block_max_s)::float8, lease = sqlc.arg(lease)::float8,
     max_keys = sqlc.arg(max_keys)::bigint, rest_limit = sqlc.arg(rest_limit)::float8, overdraft = sqlc.arg(overdraft)::float8,
     max_ttl_s = sqlc.arg(max_ttl_s)::float8, aligned = sqlc.arg(aligned)::bool, shadow = sqlc.arg(shadow)::bool, askers = sqlc.arg(askers)::bool,
-    count_denials = sqlc.arg(count_denials)::bool,
+    count_denials = sqlc.arg(count_denials)::bool, ledger = sqlc.arg(ledger)::bool,
     marks = sqlc.arg(marks)::text, usage_by = sqlc.arg(usage_by)::text, usage_for_s = sqlc.arg(usage_for_s)::float8, calendar = sqlc.arg(calendar)::text, time_zone = sqlc.arg(time_zone)::text, anchor = sqlc.arg(anchor)::text, durability = sqlc.arg(durability)::text,
     on_error = sqlc.arg(on_error)::text, local_share = sqlc.arg(local_share)::float8, note = sqlc.arg(note)::text
 WHERE p.name = sqlc.arg(name)::text;
@@ -85,11 +85,11 @@ WHERE p.name = sqlc.arg(name)::text;
 -- PolicyInsert writes a new policy. The parameters are those of PolicyUpdate.
 --
 -- Index: none. Locks the version's row and the policy.
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, overdraft, max_ttl_s, aligned, shadow, askers, count_denials, marks, usage_by, usage_for_s, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, block_growth, block_max_s, lease, max_keys, rest_limit, overdraft, max_ttl_s, aligned, shadow, askers, count_denials, ledger, marks, usage_by, usage_for_s, calendar, time_zone, anchor, durability, on_error, local_share, note, name)
 VALUES (sqlc.arg(algorithm)::text, sqlc.arg(limit_units)::float8, nullif(sqlc.arg(period_s)::float8, 0::float8),
         nullif(sqlc.arg(burst)::float8, 0::float8), sqlc.arg(tick_s)::float8, sqlc.arg(block_for_s)::float8,
         sqlc.arg(block_growth)::float8, sqlc.arg(block_max_s)::float8, sqlc.arg(lease)::float8, sqlc.arg(max_keys)::bigint, sqlc.arg(rest_limit)::float8, sqlc.arg(overdraft)::float8, sqlc.arg(max_ttl_s)::float8,
-        sqlc.arg(aligned)::bool, sqlc.arg(shadow)::bool, sqlc.arg(askers)::bool, sqlc.arg(count_denials)::bool, sqlc.arg(marks)::text, sqlc.arg(usage_by)::text, sqlc.arg(usage_for_s)::float8, sqlc.arg(calendar)::text, sqlc.arg(time_zone)::text, sqlc.arg(anchor)::text,
+        sqlc.arg(aligned)::bool, sqlc.arg(shadow)::bool, sqlc.arg(askers)::bool, sqlc.arg(count_denials)::bool, sqlc.arg(ledger)::bool, sqlc.arg(marks)::text, sqlc.arg(usage_by)::text, sqlc.arg(usage_for_s)::float8, sqlc.arg(calendar)::text, sqlc.arg(time_zone)::text, sqlc.arg(anchor)::text,
         sqlc.arg(durability)::text, sqlc.arg(on_error)::text, sqlc.arg(local_share)::float8, sqlc.arg(note)::text, sqlc.arg(name)::text);
 
 -- name: PolicyDelete :execrows

@@ -202,7 +202,7 @@ func (g *coordinator) keyed() []installed.Object {
 	for _, n := range algorithm.Tables {
 		names = append(names, "pglimit_"+string(n))
 	}
-	names = append(names, "pglimit_balance", "pglimit_attempt", "pglimit_slot", "pglimit_reservation", "pglimit_denial", "pglimit_key_count", "pglimit_event", "pglimit_usage")
+	names = append(names, "pglimit_balance", "pglimit_attempt", "pglimit_slot", "pglimit_reservation", "pglimit_denial", "pglimit_key_count", "pglimit_event", "pglimit_usage", "pglimit_ledger")
 	return slices.DeleteFunc(slices.Clone(g.Tables), func(o installed.Object) bool { return !slices.Contains(names, o.Own) })
 }
 

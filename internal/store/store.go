@@ -33,6 +33,9 @@ type Query struct {
 
 	Marks []int64 // parts of the burst to be recorded once reached, in millionths; nil: none
 	Sums  Sums    // of the units that decisions grant and give back
+	// Ledger: what changes a balance is entered, with the Note.
+	Ledger bool
+	Note   string
 
 	Now      *int64        // the caller's clock; nil: the store's
 	Bound    *KeyBound     // on the policy's rows; nil: none
@@ -75,7 +78,7 @@ const (
 )
 
 // Records reports whether a decision keeps more than the key's row.
-func (q *Query) Records() bool { return len(q.Marks) > 0 || q.Sums.Span > 0 }
+func (q *Query) Records() bool { return len(q.Marks) > 0 || q.Sums.Span > 0 || q.Ledger }
 
 // Sums are what the database keeps of the units spent: a sum for each Span since 1970-01-01 UTC,
 // which the janitor deletes Keep after the span's end. Both are microseconds; 0: none.

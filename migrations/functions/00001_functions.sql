@@ -2257,7 +2257,7 @@ BEGIN
     IF request.statement = 'take' THEN
         LOOP
             UPDATE pglimit_balance AS t SET
-                cost = request.cost::float8, requested = request.count::float8, capacity = request.capacity::float8, block_for_us = (-(-request.block_for_us::bigint)),
+                cost = request.cost::float8, requested = request.count::float8, capacity = request.capacity::float8, block_for_us = (-(-request.block_for_us::bigint)), entries = -abs(t.entries),
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
                  part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us, decided_at_us) = (
                 SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -2320,7 +2320,7 @@ BEGIN
         request.capacity := request.burst; -- without the slack
         LOOP
             UPDATE pglimit_balance AS t SET
-                cost = 1, requested = request.units::float8, capacity = request.capacity::float8, block_for_us = (-(0::bigint)),
+                cost = 1, requested = request.units::float8, capacity = request.capacity::float8, block_for_us = (-(0::bigint)), entries = -abs(t.entries),
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent,
                  part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us) = (
                 SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE GREATEST(0, t.units - u.spends) END,
@@ -2374,7 +2374,7 @@ BEGIN
     ELSIF request.statement = 'grant' THEN
         LOOP
             UPDATE pglimit_balance AS t SET
-                cost = 1, requested = (-(-request.units::float8)),
+                cost = 1, requested = (-(-request.units::float8)), entries = -abs(t.entries),
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_granted, lots_made, updated_at_us) = (
                 SELECT u.granted, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END,
                     CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
@@ -2454,7 +2454,7 @@ BEGIN
         ), back AS (
         UPDATE pglimit_balance AS t SET
             cost = 1,
-            (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
+             entries = -abs(t.entries), (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made) = (
             SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
                 CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0),
                    CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).numbers ELSE t.numbers END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).lefts ELSE t.lefts END,
@@ -2531,7 +2531,7 @@ BEGIN
         ELSE
             WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources,
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, h.usage_at_us, part_numbers, part_units, part_ends_us, part_priorities, part_sources, h.note,
                            request.now_us AS now_us, request.units::float8 AS actual,
                        (h.state = 'open' AND (request.state::text <> 'expired'
                                    OR h.expires_at_us <= request.now_us)
@@ -2544,15 +2544,18 @@ BEGIN
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_balance AS t
-                   (policy, key, cost, granted, debt, capacity, total_spent, part_numbers, part_units, part_ends_us, part_priorities, part_sources, updated_at_us, blocked_until_us,
+                   (policy, key, cost, granted, debt, capacity, total_spent, part_numbers, part_units, part_ends_us, part_priorities, part_sources, entries, updated_at_us, blocked_until_us,
                            expires_at_us)
             SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, GREATEST(0, h.actual - h.units), h.part_numbers, h.part_units,
-                h.part_ends_us, h.part_priorities, h.part_sources,
+                h.part_ends_us, h.part_priorities, h.part_sources, CASE WHEN h.note IS NULL THEN 0 ELSE 3 END,
                    h.now_us, 0, h.now_us
             FROM reservation AS h
-            WHERE h.changes AND h.actual <> h.units
+            WHERE h.changes AND (h.actual <> h.units OR h.note IS NOT NULL)
             ON CONFLICT (policy, key) DO UPDATE SET
                 cost = 1,
+                entries = CASE WHEN EXCLUDED.entries > 0::bigint THEN abs(t.entries) + 3 ELSE -abs(t.entries) END, entries_before = t.entries,
+                was = CASE WHEN EXCLUDED.entries > 0::bigint THEN ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL,
+                            NULL, NULL, NULL, NULL)::pglimit_lots END,
                 (granted, units, later, next_end_us, total_expired, numbers, lefts, ends_us, priorities, sources, debt, total_spent, lots_made, updated_at_us) = (
                 SELECT u.back, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).units ELSE t.units END, CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).later ELSE t.later END,
                     CASE WHEN (u.m).numbers IS NOT NULL THEN (u.m).next_end_us ELSE t.next_end_us END, t.total_expired + coalesce((u.l).expired, 0) + u.lost,
@@ -2580,7 +2583,8 @@ BEGIN
                                   THEN pglimit_lots_spend(ROW(t.units, t.later, t.next_end_us, 0::float8, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, 0::float8, NULL, NULL, NULL,
                                           NULL, NULL)::pglimit_lots, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
                                       0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
-            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
+            RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
+                ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
             ), ended AS (
             UPDATE pglimit_reservation AS h SET
                 state = request.state::text,
@@ -2593,6 +2597,29 @@ BEGIN
                 units = u.units + b.actual - CASE WHEN b.state = 'open' THEN b.reserved ELSE 0 END
             FROM reservation AS b
             WHERE b.changes AND u.policy = request.policy AND u.key = request.key AND u.algorithm = 'balance' AND u.at_us = b.usage_at_us
+            ), entered AS (
+            INSERT INTO pglimit_ledger
+                   (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note, reservation, idempotency_key)
+            SELECT request.policy::text, request.key::text, e.number, e.at_us, e.kind, e.units, e.left_units,
+                   (e.c).numbers, (e.c).lefts, (e.c).sources, e.note, e.reservation, e.idempotency_key
+            FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, e.note, e.reservation, e.idempotency_key,
+                         pglimit_lots_changed(CASE WHEN e.kind <> 'open'::text THEN t.was END, CASE WHEN e.kind <> 'open'::text THEN t.account ELSE t.was END, t.updated_at_us,
+                                 e.kind = 'expire'::text, CASE WHEN t.granted > 0::float8 AND NOT t.was IS NULL AND e.kind <> 'open'::text THEN b.units - t.granted END, b.part_numbers,
+                                 b.part_units, b.part_ends_us, b.part_priorities, b.part_sources) AS c
+                  FROM reservation AS b, counted AS t, LATERAL (
+                       SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
+                              ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
+                       WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+                       UNION ALL
+                       SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
+                           ''::text, NULL::text, NULL::text
+                       WHERE (t.account).expired > (t.was).expired
+                       UNION ALL
+                       SELECT t.entries, CASE request.state::text WHEN 'settled'::text THEN 'settle'::text WHEN 'cancelled'::text THEN 'cancel'::text ELSE 'return'::text END,
+                           CASE WHEN t.was IS NULL THEN 0 ELSE t.granted END - GREATEST(0, b.actual - b.units), (t.account).units + (t.account).later - (t.account).paid, b.note,
+                           request.id::text, NULL::text
+                       ) AS e
+                  WHERE b.note IS NOT NULL OFFSET 0) AS e
             )
             SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -6049,10 +6076,35 @@ BEGIN
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'balance' AND h.state = 'open'
             RETURNING h.id
+        ), held AS MATERIALIZED (
+            SELECT t.entries FROM (SELECT (SELECT count(*) FROM freed) AS reservations) AS c, pglimit_balance AS t
+            WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key
+            FOR UPDATE OF t
+        ), emptied AS (
+            UPDATE pglimit_balance AS t SET
+                entries = CASE WHEN t.entries > 0::bigint THEN t.entries + 3 ELSE t.entries END, entries_before = t.entries,
+                    was = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+                units = 0, later = 0, debt = 0, total_granted = 0, total_spent = 0, total_expired = 0, next_end_us = 9223372036854775807, lots_made = 0,
+                numbers = '{}', lefts = '{}', ends_us = '{}', priorities = '{}', sources = '{}', part_numbers = NULL, part_units = NULL, part_ends_us = NULL, part_priorities = NULL,
+                    part_sources = NULL,
+                updated_at_us = 0, blocked_until_us = 0, decided_at_us = 0
+            FROM held AS h
+            WHERE t.policy = request.policy AND t.key = request.key AND h.entries <> 0::bigint
+            RETURNING t.entries, t.entries_before, t.was, ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL,
+                    NULL, NULL, NULL)::pglimit_lots AS account
+        ), entered AS (
+        INSERT INTO pglimit_ledger
+               (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note)
+        SELECT request.policy::text, request.key::text, t.entries, request.now_us,
+            'reset'::text, (t.was).paid - (t.was).units - (t.was).later, 0,
+               (t.c).numbers, (t.c).lefts, (t.c).sources, ''::text
+        FROM (SELECT t.entries, t.was, pglimit_lots_changed(t.was, t.account, 0::bigint, false, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[],
+                    NULL::text[]) AS c
+              FROM emptied AS t WHERE t.entries_before > 0::bigint OFFSET 0) AS t
         )
         DELETE FROM pglimit_balance AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+        USING held AS h
+        WHERE t.policy = request.policy AND t.key = request.key AND h.entries = 0::bigint;
     ELSIF request.algorithm = 'concurrency' THEN
         UPDATE pglimit_slot AS t SET ids = '{}', costs = '{}', ends = '{}', held = 0, blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key;
@@ -6146,10 +6198,35 @@ BEGIN
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'balance' AND h.state = 'open'
             RETURNING h.id
+        ), held AS MATERIALIZED (
+            SELECT t.entries FROM (SELECT (SELECT count(*) FROM freed) AS reservations) AS c, pglimit_balance AS t
+            WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key
+            FOR UPDATE OF t
+        ), emptied AS (
+            UPDATE pglimit_balance AS t SET
+                entries = CASE WHEN t.entries > 0::bigint THEN t.entries + 3 ELSE t.entries END, entries_before = t.entries,
+                    was = ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots,
+                units = 0, later = 0, debt = 0, total_granted = 0, total_spent = 0, total_expired = 0, next_end_us = 9223372036854775807, lots_made = 0,
+                numbers = '{}', lefts = '{}', ends_us = '{}', priorities = '{}', sources = '{}', part_numbers = NULL, part_units = NULL, part_ends_us = NULL, part_priorities = NULL,
+                    part_sources = NULL,
+                updated_at_us = 0, blocked_until_us = 0, decided_at_us = 0
+            FROM held AS h
+            WHERE t.policy = request.policy AND t.key = request.key AND h.entries <> 0::bigint
+            RETURNING t.entries, t.entries_before, t.was, ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL,
+                    NULL, NULL, NULL)::pglimit_lots AS account
+        ), entered AS (
+        INSERT INTO pglimit_ledger
+               (policy, key, number, at_us, kind, units, left_units, lots, lot_units, sources, note)
+        SELECT request.policy::text, request.key::text, t.entries, request.now_us,
+            'reset'::text, (t.was).paid - (t.was).units - (t.was).later, 0,
+               (t.c).numbers, (t.c).lefts, (t.c).sources, ''::text
+        FROM (SELECT t.entries, t.was, pglimit_lots_changed(t.was, t.account, 0::bigint, false, NULL::float8, NULL::bigint[], NULL::float8[], NULL::bigint[], NULL::bigint[],
+                    NULL::text[]) AS c
+              FROM emptied AS t WHERE t.entries_before > 0::bigint OFFSET 0) AS t
         )
         DELETE FROM pglimit_balance AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+        USING held AS h
+        WHERE t.policy = request.policy AND t.key = request.key AND h.entries = 0::bigint;
     ELSIF request.algorithm = 'concurrency' THEN
         UPDATE pglimit_slot AS t SET ids = '{}', costs = '{}', ends = '{}', held = 0, blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key;

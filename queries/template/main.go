@@ -8,6 +8,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"fmt"
 	"os"
@@ -36,6 +37,7 @@ type algorithm struct {
 	Table    string // name of the table without its prefix, and of the file
 	Name     string // prefix of its queries' names
 	Template string // name of the .tmpl file that defines its statements
+	More     string // name of another file that it uses
 	About    string // one sentence for the doc of Take
 	Empty    string // the state columns of an empty row, for INSERT
 	Zero     string // the values of those columns
@@ -51,7 +53,8 @@ type algorithm struct {
 	Many       bool   // the statement is a TakeMany or a TakeAll
 	All        bool   // the statement is a TakeAll
 	Reserving  bool   // the statement is a Reserve
-	Marking    bool   // the statement records marks
+	Marking    bool   // the statement records marks, or enters in a ledger
+	Granting   bool   // the statement is a Grant
 	ByCalendar bool   // the statement is for a calendar's windows
 	Alone      bool   // the statement is an Adjust
 	Undoing    bool   // the statement is an Undo
@@ -98,7 +101,7 @@ var algorithms = []algorithm{
 		Empty: "entries, totals, base, total, capacity, period_us, keep_us", Zero: "'{}', '{}', 0, 0, 0, 1, 1", Numbers: []number{period}},
 	{Table: "attempt", Name: "Attempt", Template: "attempts"},
 	{Table: "slot", Name: "Slot", Template: "slots"},
-	{Table: "balance", Name: "Balance", Template: "balance", Empty: "capacity", Zero: "0"},
+	{Table: "balance", Name: "Balance", Template: "balance", More: "ledger", Empty: "capacity", Zero: "0"},
 }
 
 // clock is the expression that reads the clock. statement_timestamp has one value for the
@@ -173,6 +176,9 @@ func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }
 // Mark returns a copy of a that writes a statement that records marks.
 func (a algorithm) Mark() algorithm { a.Marking = true; return a }
 
+// Grant returns a copy of a that writes a Grant.
+func (a algorithm) Grant() algorithm { a.Granting = true; return a }
+
 // Selects reports whether a single key's row is a SELECT, in a WITH, which can have no row.
 func (a algorithm) Selects() bool { return a.Reserving || a.Marking }
 
@@ -243,7 +249,7 @@ func main() {
 
 func run(dir string) error {
 	for _, a := range algorithms {
-		t, err := template.New("").Funcs(template.FuncMap{"whole": whole, "parts": func() []string { return parts }}).ParseFS(sources, "common.tmpl", a.Template+".tmpl")
+		t, err := template.New("").Funcs(template.FuncMap{"whole": whole, "parts": func() []string { return parts }}).ParseFS(sources, "common.tmpl", a.Template+".tmpl", cmp.Or(a.More, a.Template)+".tmpl")
 		if err != nil {
 			return err
 		}

@@ -180,11 +180,11 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, groups []*store.Gro
 	return false, exec.Together(ctx, tx, calls)
 }
 
-// records returns the calls that record what groups of which nothing is taken have in use:
+// records returns the calls that record the marks of groups of which nothing is taken:
 // Takes of count 0, of rows that are locked.
 func (p Store) records(ctx context.Context, groups []*store.Group) (calls []exec.Call) {
 	for _, g := range groups {
-		if g.Records() {
+		if len(g.Marks) > 0 {
 			op := &store.Op{Kind: store.Take, Query: g.Query}
 			op.Count = 0
 			p.setEdges(&op.Query, op.Now)
@@ -195,13 +195,14 @@ func (p Store) records(ctx context.Context, groups []*store.Group) (calls []exec
 }
 
 // takes returns the calls that take count times all groups, one call for each table and
-// shard, and for each group that records. Those of count 0 only lock the rows.
+// shard, and for each group that records. Those of count 0 only lock the rows, and enter lots that
+// have expired in a ledger.
 func (p Store) takes(ctx context.Context, groups []*store.Group, count int) (calls []exec.Call) {
 	for len(groups) > 0 {
 		n := 1
 		// TakeMany uses the ceiling as the room. A queue that has less, because of a
 		// deadline, has its own statement in the same round trip.
-		for n < len(groups) && p.together(groups[0], groups[n]) && !groups[0].Hurried() && !groups[n].Hurried() && (count == 0 || groups[0].Admission == nil && !groups[0].Records() && !groups[n].Records()) {
+		for n < len(groups) && p.together(groups[0], groups[n]) && !groups[0].Hurried() && !groups[n].Hurried() && !groups[0].Ledger && !groups[n].Ledger && (count == 0 || groups[0].Admission == nil && !groups[0].Records() && !groups[n].Records()) {
 			n++
 		}
 		if n == 1 {

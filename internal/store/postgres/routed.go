@@ -23,9 +23,9 @@ import (
 // errManyKeys: a statement for many keys would have been sent to a router.
 var errManyKeys = fmt.Errorf("%w: Config.Sharding is %q: a statement cannot have several keys", store.ErrUnsupported, store.ShardingRouter)
 
-// errRecords: a policy has marks or sums.
+// errRecords: a policy has marks, sums or a ledger.
 func errRecords(q *store.Query) error {
-	return fmt.Errorf("%w: Marks or UsageBy of policy %s with Config.Sharding %q: a statement of two tables reaches one server only", store.ErrUnsupported, store.Quote(q.Policy), store.ShardingRouter)
+	return fmt.Errorf("%w: Marks, UsageBy or Ledger of policy %s with Config.Sharding %q: a statement of two tables reaches one server only", store.ErrUnsupported, store.Quote(q.Policy), store.ShardingRouter)
 }
 
 // oneKey returns an error if the groups have several keys, or one records.

@@ -57,6 +57,7 @@ func others() {
 	exec.Distribute(q.ReservationExpire)
 	exec.Distribute(q.EventsForget)
 	exec.Distribute(q.UsageForget)
+	exec.Distribute(q.LedgerForget)
 	exec.Distribute(q.DenialsForget)
 	exec.Distribute(q.DenialsMerge)
 	exec.DistributeMany(q.DenialsTrim)
@@ -80,6 +81,7 @@ var All = []Table{
 	{Name: "pglimit_reservation", Sweep: forgotten},
 	{Name: "pglimit_event", Sweep: oldEvents},
 	{Name: "pglimit_usage", Sweep: oldUsage},
+	{Name: "pglimit_ledger", Sweep: oldEntries},
 }
 
 // inFlight is longer than a statement waits for its rows, outside of callers' transactions.
@@ -124,6 +126,15 @@ func oldEvents(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int
 // oldUsage deletes sums that their policy no longer keeps.
 func oldUsage(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
 	deleted, err := db.New().UsageForget(ctx, s.Of(tx), db.UsageForgetParams{CutoffUs: cutoff, MaxRows: max})
+	return deleted, 0, err
+}
+
+// keepEntries is the time for which the entries of ledgers are kept.
+const keepEntries = 3650 * 24 * time.Hour
+
+// oldEntries deletes entries of that long ago.
+func oldEntries(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
+	deleted, err := db.New().LedgerForget(ctx, s.Of(tx), db.LedgerForgetParams{CutoffUs: cutoff - keepEntries.Microseconds(), MaxRows: max})
 	return deleted, 0, err
 }
 

@@ -31,8 +31,9 @@ type Table struct {
 	calendar                  [store.Charge + 1]lazy // instead, of a query with a calendar
 	marked                    [store.Undo + 1]lazy   // instead, of a query that Records
 	takeMany, takeAll, locked lazy
-	adjust, deletes           lazy // parts of a Settle and a Reset for a router of shards
-	grantOnce                 lazy // instead of a Grant, with an Admission
+	adjust, deletes           lazy    // parts of a Settle and a Reset for a router of shards
+	grantOnce                 lazy    // instead of a Grant, with an Admission
+	grants                    [2]lazy // the same two, of a query that Records
 }
 
 // What some statements mean by a name.
@@ -165,6 +166,9 @@ var tables = map[algorithm.Name]func() *Table{
 			view: accountView, state: accountState,
 			takeMany: many(Queries.BalanceTakeMany), takeAll: many(Queries.BalanceTakeAll), locked: many(Queries.BalanceLocked, ofEach),
 			deletes: deletes(Queries.BalanceDelete), grantOnce: one(Queries.BalanceGrantOnce),
+			grants: [2]lazy{one(Queries.BalanceGrantMarked), one(Queries.BalanceGrantOnceMarked)},
+			marked: [store.Undo + 1]lazy{store.Take: one(Queries.BalanceTakeMarked), store.Reserve: one(Queries.BalanceReserveMarked), store.Charge: one(Queries.BalanceChargeMarked, charged),
+				store.Refund: one(Queries.BalanceRefundMarked), store.Undo: one(Queries.BalanceUndoMarked)},
 			kinds: [store.Leave + 1]lazy{
 				store.Take: one(Queries.BalanceTake), store.Reserve: one(Queries.BalanceReserve), store.Charge: one(Queries.BalanceCharge, charged),
 				store.Grant: one(Queries.BalanceGrant), store.Refund: one(Queries.BalanceRefund), store.Undo: one(Queries.BalanceUndo), store.Settle: one(Queries.BalanceSettle, ended),
@@ -192,14 +196,20 @@ const otherPeriod = -2
 func (c Call) Send(tx db.DBTX) error {
 	op, q, t := c.Op, &c.Op.Query, Of(c.Op.Algorithm)
 	s := t.kinds[op.Kind]
-	if op.Kind == store.Grant && op.Admission != nil {
+	switch once := op.Admission != nil; {
+	case op.Kind != store.Grant:
+	case once && q.Records():
+		s = t.grants[1]
+	case q.Records():
+		s = t.grants[0]
+	case once:
 		s = t.grantOnce
 	}
 	calendar := q.Calendar != nil && (op.Kind == store.Take || op.Kind == store.Charge)
 	if calendar {
 		s = t.calendar[op.Kind]
 	}
-	if q.Records() && !op.Locks && int(op.Kind) < len(t.marked) && t.marked[op.Kind] != nil {
+	if q.Records() && (!op.Locks || q.Ledger) && int(op.Kind) < len(t.marked) && t.marked[op.Kind] != nil {
 		s = t.marked[op.Kind]
 	}
 	w := of(op)
@@ -342,7 +352,7 @@ func allDecided(rows []*store.Row) error {
 
 // all returns the statements.
 func (t *Table) all() (all []*statement) {
-	for _, s := range slices.Concat(t.kinds[:], t.calendar[:], t.marked[:], []lazy{t.takeMany, t.takeAll, t.locked, t.adjust, t.deletes, t.grantOnce}) {
+	for _, s := range slices.Concat(t.kinds[:], t.calendar[:], t.marked[:], []lazy{t.takeMany, t.takeAll, t.locked, t.adjust, t.deletes, t.grantOnce, t.grants[0], t.grants[1]}) {
 		if s != nil {
 			all = append(all, s())
 		}
