@@ -16,10 +16,11 @@ type request struct {
 	IdempotencyKey string  `json:"idempotency_key,omitempty"`
 	Estimate       bool    `json:"estimate,omitempty"`
 	Floor          float64 `json:"floor,omitempty"`
+	Note           string  `json:"note,omitempty"`
 }
 
 func of(q limiter.Request) request {
-	return request{q.Policy.Name, q.Key, q.Cost, q.IdempotencyKey, q.Estimate, q.Floor}
+	return request{q.Policy.Name, q.Key, q.Cost, q.IdempotencyKey, q.Estimate, q.Floor, q.Note}
 }
 
 // one sends a request with a Result as its answer.
@@ -147,8 +148,9 @@ func (l *Limiter) Grant(ctx context.Context, p limiter.Policy, key string, units
 		Expires        time.Time `json:"expires,omitzero"`
 		Priority       int       `json:"priority,omitempty"`
 		Source         string    `json:"source,omitempty"`
+		Note           string    `json:"note,omitempty"`
 		IdempotencyKey string    `json:"idempotency_key,omitempty"`
-	}{p.Name, key, units, o.Expires, o.Priority, o.Source, o.IdempotencyKey})
+	}{p.Name, key, units, o.Expires, o.Priority, o.Source, o.Note, o.IdempotencyKey})
 }
 
 // Refund gives cost units back, at most those in use.

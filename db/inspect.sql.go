@@ -87,6 +87,33 @@ func (q *Queries) ForgetHistory(ctx context.Context, db DBTX, arg ForgetHistoryP
 	return result.RowsAffected(), nil
 }
 
+const ForgetLedger = `-- name: ForgetLedger :execrows
+WITH found AS MATERIALIZED (
+    SELECT e.policy, e.key, e.number FROM pglimit_ledger AS e
+    WHERE e.policy = $1::text AND e.key = ANY ($2::text[])
+    ORDER BY e.key, e.number
+    FOR UPDATE OF e
+)
+DELETE FROM pglimit_ledger AS e USING found AS f
+WHERE e.policy = f.policy AND e.key = f.key AND e.number = f.number
+`
+
+type ForgetLedgerParams struct {
+	Policy string
+	Keys   []string
+}
+
+// ForgetLedger deletes the entries of some keys under one policy.
+//
+// Index: the primary key. Locks the entries in the order of their keys.
+func (q *Queries) ForgetLedger(ctx context.Context, db DBTX, arg ForgetLedgerParams) (int64, error) {
+	result, err := db.Exec(ctx, ForgetLedger, arg.Policy, arg.Keys)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const ForgetOverrides = `-- name: ForgetOverrides :execrows
 DELETE FROM pglimit_override AS o
 WHERE o.policy = $1::text AND o.key = ANY($2::text[])

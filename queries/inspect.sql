@@ -53,6 +53,19 @@ WITH found AS MATERIALIZED (
 DELETE FROM pglimit_usage AS u USING found AS f
 WHERE u.policy = f.policy AND u.key = f.key AND u.algorithm = f.algorithm AND u.at_us = f.at_us;
 
+-- name: ForgetLedger :execrows
+-- ForgetLedger deletes the entries of some keys under one policy.
+--
+-- Index: the primary key. Locks the entries in the order of their keys.
+WITH found AS MATERIALIZED (
+    SELECT e.policy, e.key, e.number FROM pglimit_ledger AS e
+    WHERE e.policy = sqlc.arg(policy)::text AND e.key = ANY (sqlc.arg(keys)::text[])
+    ORDER BY e.key, e.number
+    FOR UPDATE OF e
+)
+DELETE FROM pglimit_ledger AS e USING found AS f
+WHERE e.policy = f.policy AND e.key = f.key AND e.number = f.number;
+
 -- name: ForgetReservations :execrows
 -- ForgetReservations deletes the reservations of some keys under one policy and algorithm,
 -- open or not, and their idempotency keys.

@@ -849,7 +849,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.usage_by = '' THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.usage_by = '' AND NOT p.ledger THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -3049,8 +3049,8 @@ CREATE OR REPLACE FUNCTION pglimit._admit(request pglimit._request, most bigint,
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     IF most < 0 AND request.statement NOT IN ('none', 'denied', 'check') THEN
-        RAISE feature_not_supported USING MESSAGE = 'pglimit: policy ' || quote_literal(request.policy) || ' has usage_by, which the SQL functions do not record',
-            HINT = 'Request by the library, the command or the server, or set usage_by to an empty text.';
+        RAISE feature_not_supported USING MESSAGE = 'pglimit: policy ' || quote_literal(request.policy) || ' has usage_by or ledger, which the SQL functions do not record',
+            HINT = 'Request by the library, the command or the server, or set usage_by to an empty text and ledger to false.';
     ELSIF most = 0 OR request.statement <> 'take' AND request.statement <> 'charge' THEN
         RETURN request; -- the policy bounds none, or it inserts nothing
     ELSIF pglimit._present(request) THEN
@@ -5018,6 +5018,7 @@ BEGIN
     END IF;
     request := pglimit._arguments('grant', policy.algorithm, name, key, cost => units, overdraft => policy.overdraft, now => now);
     request.statement := 'grant';
+    request := pglimit._admit(request, policy.max_keys);
     IF (priority BETWEEN -1000 AND 1000) IS NOT TRUE THEN
         PERFORM pglimit._refuse('priority', priority::text, 'must be from -1000 to 1000', 'A lower one is spent first.');
     ELSIF (octet_length(source) <= 255) IS NOT TRUE THEN
@@ -6272,7 +6273,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone, coalesce(nullif(o.anchor, ''::text), p.anchor),
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.usage_by = '' THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
+            p.ruled, p.lease, p.block_growth, p.block_max_s, CASE WHEN p.usage_by = '' AND NOT p.ledger THEN p.max_keys ELSE -1 END, p.rest_limit, p.overdraft, p.marks)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);

@@ -216,7 +216,7 @@ func details(n inspect.Count) string {
 	for _, part := range []struct {
 		count      int64
 		word, what string
-	}{{n.Rows, "row", ""}, {n.Reservations, "reservation", ""}, {n.Denials, "slot", " of denials"}, {n.Events, "mark", ""}, {n.Sums, "sum", " of usage"}, {n.Overrides, "override", ""}, {n.History, "change", " of overrides"}} {
+	}{{n.Rows, "row", ""}, {n.Reservations, "reservation", ""}, {n.Denials, "slot", " of denials"}, {n.Events, "mark", ""}, {n.Sums, "sum", " of usage"}, {n.Entries, "ledger entry", ""}, {n.Overrides, "override", ""}, {n.History, "change", " of overrides"}} {
 		if part.count > 0 {
 			all = append(all, printable.Count(part.count, part.word)+part.what)
 		}

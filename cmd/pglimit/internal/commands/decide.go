@@ -44,6 +44,7 @@ func newVerb(db *connect.Database, out *cli.Output, do method, text func(limiter
 	}
 	if flags.RegisterRequest(cmd); cmd.Name() == "allow" {
 		flags.RegisterFloor(cmd)
+		flags.RegisterNote(cmd)
 	}
 	return cmd
 }

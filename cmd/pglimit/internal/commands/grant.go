@@ -59,6 +59,7 @@ With --once a repeated grant adds nothing: name the payment there.`,
 	cmd.Flags().StringVar(&expires, "expires", "", "the last `day` on which the units can be spent: 2027-01-31, friday, or 30d; or a time; default: none")
 	cmd.Flags().IntVar(&o.Priority, "priority", 0, "lower is spent first, from -1000 to 1000")
 	cmd.Flags().StringVar(&o.Source, "source", "", "what the units are: a `text` of up to 255 bytes")
+	cmd.Flags().StringVar(&o.Note, "note", "", "what the grant is for, in its ledger: a `text` of up to 255 bytes; see pglimit ledger")
 	cmd.Flags().StringVar(&o.IdempotencyKey, "once", "", "add the units once for this `key`, such as a payment's number")
 	return cmd
 }

@@ -29,7 +29,7 @@ const inFlight = 256
 func allowLines(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *policyflags.Flags) error {
 	return db.WithPolicy(cmd, flags, nil, func(d connect.Decider) error {
 		allow := func(ctx context.Context, key string, cost float64) (limiter.Result, error) {
-			return d.Limiter.Do(ctx, limiter.Request{Policy: d.Current(), Key: key, Cost: cost, Floor: flags.Floor})
+			return d.Limiter.Do(ctx, limiter.Request{Policy: d.Current(), Key: key, Cost: cost, Floor: flags.Floor, Note: flags.Note})
 		}
 		return (&lines{cmd: cmd, out: out, allow: allow, cost: flags.Cost}).run()
 	})

@@ -68,6 +68,7 @@ func reserving(db *connect.Database, out *cli.Output, cmd *cobra.Command, do fun
 	}
 	flags.RegisterRequest(cmd)
 	flags.RegisterFloor(cmd)
+	flags.RegisterNote(cmd)
 	cmd.Flags().BoolVar(&estimate, "estimate", false, "correct --cost by what the key's earlier estimates have really spent")
 	cli.DurationVar(cmd.Flags(), &ttl, "ttl", 10*time.Minute, "`time` until the reservation expires, at least 1s")
 	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count requests with the same `text` once")

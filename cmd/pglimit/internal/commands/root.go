@@ -58,7 +58,7 @@ skipped has its number in "line", and no exit_code.`,
 		newCharge(db, out), newGrant(db, out), newRefund(db, out), newReserve(db, out), newReserveUpTo(db, out), newReserveAll(db, out), newSettle(db, out), newSettleAll(db, out), newCancel(db, out), newCancelAll(db, out),
 		newAttempt(db, out), newSucceeded(db, out), newFailed(db, out), newAcquire(db, out), newRenew(db, out), newRelease(db, out), newUsage(db, out))
 	addGroup(root, "Keys:", newTop(db, out), newWhy(db, out), newFind(db, out), newBlock(db, out), newUnblock(db, out), newReset(db, out), newForget(db, out))
-	addGroup(root, "Policies:", newPolicy(db, out), newOverride(db, out), newPrograms(db, out), newEvents(db, out), newReplay(db, out))
+	addGroup(root, "Policies:", newPolicy(db, out), newOverride(db, out), newPrograms(db, out), newEvents(db, out), newLedger(db, out), newReplay(db, out))
 	addGroup(root, "Database:", newMigrate(db, out), newJanitor(db, out), newDoctor(db, out), newServe(db, out), newRatelimit(db), newDashboard(db, out))
 	addGroup(root, "Try:", newDemo(db, out), newPlayground(db, out), newProve(db, out))
 	addGroup(root, "This program:", newVersion(db, out))

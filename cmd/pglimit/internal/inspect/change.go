@@ -40,17 +40,18 @@ type Count struct {
 	Rows      int64          `json:"rows"`
 	// Reservations that were deleted by Forget, or that lost their units by Reset.
 	Reservations int64 `json:"reservations,omitempty"`
-	// What Forget deleted besides: slots of denials, marks, sums of usage, overrides, and their history.
+	// What Forget deleted besides: slots of denials, marks, sums of usage, entries of ledgers, overrides, and their history.
 	Denials   int64 `json:"denials,omitempty"`
 	Events    int64 `json:"events,omitempty"`
 	Sums      int64 `json:"sums,omitempty"`
+	Entries   int64 `json:"entries,omitempty"`
 	Overrides int64 `json:"overrides,omitempty"`
 	History   int64 `json:"history,omitempty"`
 }
 
 // any reports whether the change did something.
 func (c Count) any() bool {
-	return c.Rows+c.Reservations+c.Denials+c.Events+c.Sums+c.Overrides+c.History > 0
+	return c.Rows+c.Reservations+c.Denials+c.Events+c.Sums+c.Entries+c.Overrides+c.History > 0
 }
 
 // LockedError is the error of a change that other transactions kept from some rows. All
@@ -277,6 +278,7 @@ func (w *work) count(g bundle, c Count) {
 	o.Denials += c.Denials
 	o.Events += c.Events
 	o.Sums += c.Sums
+	o.Entries += c.Entries
 	o.Overrides += c.Overrides
 	o.History += c.History
 }

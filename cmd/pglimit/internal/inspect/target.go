@@ -199,8 +199,18 @@ func (i *Inspector) Reset(ctx context.Context, targets []Target, o Options) ([]C
 		if c.Reservations, err = queries.ResetReservations(ctx, tx, p); err != nil {
 			return c, err
 		}
-		if g.algorithm == algorithm.Concurrency { // whose rows stay, with their fences
-			return resetSlots(ctx, tx, g)
+		switch g.algorithm {
+		case algorithm.Concurrency: // whose rows stay, with their fences
+			return resetEach(ctx, tx, g, func(key string) error {
+				return queries.SlotReset(ctx, tx, db.SlotResetParams{Policy: g.policy, Key: key})
+			})
+		case algorithm.Balance: // of which those with a ledger stay
+			n, err := resetEach(ctx, tx, g, func(key string) error {
+				_, err := queries.BalanceReset(ctx, tx, db.BalanceResetParams{Policy: g.policy, Key: key})
+				return err
+			})
+			n.Reservations = c.Reservations
+			return n, err
 		}
 		if c.Rows, err = deleteRows(ctx, tx, g); err != nil || c.Rows == 0 {
 			return c, err
@@ -211,13 +221,13 @@ func (i *Inspector) Reset(ctx context.Context, targets []Target, o Options) ([]C
 	})
 }
 
-// resetSlots is Reset of keys of slots.
-func resetSlots(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
+// resetEach locks the rows of a bundle and resets each.
+func resetEach(ctx context.Context, tx pgx.Tx, g bundle, reset func(key string) error) (c Count, err error) {
 	if g, _, err = lockRows(ctx, tx, g); err != nil {
 		return c, err
 	}
 	for _, key := range g.keys {
-		if err := queries.SlotReset(ctx, tx, db.SlotResetParams{Policy: g.policy, Key: key}); err != nil {
+		if err := reset(key); err != nil {
 			return c, err
 		}
 	}
@@ -226,7 +236,7 @@ func resetSlots(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
 }
 
 // Forget deletes every trace of the targets: rows, reservations with their idempotency
-// keys, denials, marks, sums of usage, and for targets without an algorithm overrides and their history. List the
+// keys, denials, marks, sums of usage, entries of ledgers, and for targets without an algorithm overrides and their history. List the
 // targets with traces. A program that requests for a key meanwhile makes it a new row. One
 // that keeps denials writes those of before at the end of its interval: forget again then.
 func (i *Inspector) Forget(ctx context.Context, targets []Target, o Options) ([]Count, error) {
@@ -255,6 +265,9 @@ func (i *Inspector) Forget(ctx context.Context, targets []Target, o Options) ([]
 		}
 		if err == nil {
 			c.Sums, err = queries.ForgetUsage(ctx, tx, db.ForgetUsageParams(p))
+		}
+		if err == nil && g.algorithm == algorithm.Balance {
+			c.Entries, err = queries.ForgetLedger(ctx, tx, db.ForgetLedgerParams{Policy: g.policy, Keys: g.keys})
 		}
 		return c, err
 	})

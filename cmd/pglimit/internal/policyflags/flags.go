@@ -38,6 +38,8 @@ type Flags struct {
 	Cost float64
 	// Floor is the share that stays free, set by --floor. Default: 0.
 	Floor float64
+	// Note is that of a ledger, set by --note. Default: "".
+	Note string
 
 	policy policies.Stored
 	from   Selection
@@ -159,9 +161,14 @@ func (f *Flags) RegisterFloor(cmd *cobra.Command) {
 	cmd.Flags().Float64Var(&f.Floor, "floor", 0, "`share` of the burst that must stay free for others, such as 0.2")
 }
 
-// Request returns a request for the flags' cost above their floor.
+// RegisterNote adds --note, for commands that spend from balances.
+func (f *Flags) RegisterNote(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.Note, "note", "", "what the units are for, in the ledger of a balance: a `text` of up to 255 bytes; see pglimit ledger")
+}
+
+// Request returns a request for the flags' cost above their floor, with their note.
 func (f *Flags) Request(p limiter.Policy, key string) limiter.Request {
-	return limiter.Request{Policy: p, Key: key, Cost: f.Cost, Floor: f.Floor}
+	return limiter.Request{Policy: p, Key: key, Cost: f.Cost, Floor: f.Floor, Note: f.Note}
 }
 
 func (f *Flags) registerDurability(cmd *cobra.Command) {
@@ -300,6 +307,7 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	flags.StringVar((*string)(&s.policy.UsageBy), "usage-by", "", "keep the units that a key spends in each `hour` or day: see pglimit usage --since")
 	complete(cmd, "usage-by", string(limiter.Hour), string(limiter.Day))
 	cli.DurationVar(flags, &s.policy.UsageFor, "usage-for", 0, "how long these sums are kept, such as 90d; 0: 31d by the hour, 400d by the day")
+	flags.BoolVar(&s.policy.Ledger, "ledger", false, "balances: keep an entry of whatever changes them, see pglimit ledger; --ledger=false: no longer")
 	flags.BoolVar(&s.policy.Shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny again")
 	flags.BoolVar(&s.policy.Askers, "askers", false, "let roles that may only request use it, by SQL; --askers=false: no longer")
 	flags.BoolVar(&s.policy.CountDenials, "count-denials", false, "count denials by SQL functions for top, find and the dashboard; --count-denials=false: no longer")

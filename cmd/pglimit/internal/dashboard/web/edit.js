@@ -21,6 +21,7 @@ const policyFields = [
   ["on_error", "Without the database", [["", "return the error"], ["fail_open", "let pass"], ["fail_local", "decide in memory"]]],
   ["local_share", "Its share of the limit in memory", "number"],
   ["overdraft", "Balances: units that may be owed", "number"],
+  ["ledger", "Balances: keep a ledger", "yes"],
   ["lease", "Lease: share of the burst in memory", "number"],
   ["max_keys", "Keys that have a row, at most", "number"],
   ["rest_limit", "Limit of all other keys together (empty: deny them)", "number"],

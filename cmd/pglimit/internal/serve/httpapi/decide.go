@@ -21,6 +21,7 @@ type request struct {
 	Cost           *float64 `json:"cost"` // nil: 1
 	IdempotencyKey string   `json:"idempotency_key"`
 	Floor          float64  `json:"floor"`
+	Note           string   `json:"note"`
 }
 
 // limiterRequest returns the request with its policy.
@@ -29,7 +30,7 @@ func (h *Handler) limiterRequest(in request) (limiter.Request, error) {
 	if err != nil {
 		return limiter.Request{}, err
 	}
-	q := limiter.Request{Policy: p, Key: in.Key, Cost: 1, IdempotencyKey: in.IdempotencyKey, Floor: in.Floor}
+	q := limiter.Request{Policy: p, Key: in.Key, Cost: 1, IdempotencyKey: in.IdempotencyKey, Floor: in.Floor, Note: in.Note}
 	if in.Cost != nil {
 		q.Cost = *in.Cost
 	}
@@ -73,6 +74,9 @@ func (v verb) serve(h *Handler, w http.ResponseWriter, r *http.Request) error {
 	}
 	if in.Floor != 0 && !v.once {
 		return api.BadField("floor", "is not for this route: allow, allow-all, allow-any, allow-batch, reserve, reserve-up-to and reserve-all take it")
+	}
+	if in.Note != "" && !v.once {
+		return api.BadField("note", "is not for this route: allow, allow-all, allow-any, allow-batch, grant, reserve and reserve-up-to take it")
 	}
 	q, err := h.limiterRequest(in)
 	if err != nil {

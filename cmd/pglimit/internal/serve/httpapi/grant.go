@@ -16,6 +16,7 @@ func (h *Handler) grant(w http.ResponseWriter, r *http.Request) error {
 		Expires        string   `json:"expires"`
 		Priority       int      `json:"priority"`
 		Source         string   `json:"source"`
+		Note           string   `json:"note"`
 		IdempotencyKey string   `json:"idempotency_key"`
 	}
 	if err := api.ReadUpTo(w, r, &in, maxBody); err != nil {
@@ -38,7 +39,7 @@ func (h *Handler) grant(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	o.IdempotencyKey = in.IdempotencyKey
+	o.Note, o.IdempotencyKey = in.Note, in.IdempotencyKey
 	result, err := h.Limiter.Grant(r.Context(), p, in.Key, *in.Units, o)
 	if err != nil {
 		return err

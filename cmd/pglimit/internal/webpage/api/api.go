@@ -131,7 +131,7 @@ func Unavailable(message string) *Problem {
 
 // fields are the names in JSON of a request's fields and of a method's parameters.
 var fields = map[string]string{
-	"key": "key", "cost": "cost", "IdempotencyKey": "idempotency_key", "Floor": "floor", "From": "from", "TTL": "ttl", "ttl": "ttl",
+	"key": "key", "cost": "cost", "IdempotencyKey": "idempotency_key", "Floor": "floor", "Note": "note", "From": "from", "TTL": "ttl", "ttl": "ttl",
 	"ticket": "id", "reservation": "id", "slot": "id", "ids": "ids", "units": "units", "duration": "for", "Cost": "cost",
 	"Expires": "expires", "Priority": "priority", "Source": "source",
 }
