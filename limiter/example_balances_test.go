@@ -28,3 +28,23 @@ func ExampleLimiter_Grant() {
 	// 30 90 invoice 1042 <nil>
 	// false 100 true <nil>
 }
+
+func ExampleLimiter_Reserve_balance() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	_, _ = l.Grant(ctx, credits, "acme", 500, limiter.GrantOptions{Source: "invoice 1042"})
+	work, err := l.Reserve(ctx, credits.Request("acme", 300), 10*time.Minute) // the most that it may cost
+	fmt.Println(work.Result.Allowed, work.Result.Remaining, err)
+
+	use, _ := l.Usage(ctx, credits, "acme")
+	fmt.Println(use.Reserved, use.Spent)
+
+	r, err := l.Settle(ctx, work.ID, 120) // 180 go back to the lot
+	fmt.Println(r.Remaining, err)
+	use, _ = l.Usage(ctx, credits, "acme")
+	fmt.Println(use.Reserved, use.Spent, use.Lots[0].Units)
+	// Output:
+	// true 210 <nil>
+	// 300 0
+	// 390 <nil>
+	// 0 120 380
+}

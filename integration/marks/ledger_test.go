@@ -155,7 +155,7 @@ func TestLedgerOfEachVerb(t *testing.T) {
 	clock.Set(110 * hour)
 	testworld.Must(t)(l.AllowN(ctx, p, "k", 100)) // denied; the reservation and the lots have expired
 	all := balanced(t, pool, p, "k")
-	if got := told(all[len(all)-2:]); got != "expire -8=-2 5:-2 4:-6\nreturn 3=1 5:2 4:1\n" {
+	if got := told(all[len(all)-3:]); got != "expire -5=1 4:-5\nreturn 3=4 5:2 4:1\nexpire -3=1 5:-2 4:-1\n" {
 		t.Errorf("an expired reservation of expired lots entered\n%s", got)
 	}
 	want.Reset()

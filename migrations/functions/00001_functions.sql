@@ -2611,13 +2611,12 @@ BEGIN
                               ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
                        WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
                        UNION ALL
-                       SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
-                           ''::text, NULL::text, NULL::text
+                       SELECT t.entries, 'expire'::text, (t.was).expired - (t.account).expired, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
                        WHERE (t.account).expired > (t.was).expired
                        UNION ALL
-                       SELECT t.entries, CASE request.state::text WHEN 'settled'::text THEN 'settle'::text WHEN 'cancelled'::text THEN 'cancel'::text ELSE 'return'::text END,
-                           CASE WHEN t.was IS NULL THEN 0 ELSE t.granted END - GREATEST(0, b.actual - b.units), (t.account).units + (t.account).later - (t.account).paid, b.note,
-                           request.id::text, NULL::text
+                       SELECT t.entries - 1, CASE request.state::text WHEN 'settled'::text THEN 'settle'::text WHEN 'cancelled'::text THEN 'cancel'::text ELSE 'return'::text END,
+                           CASE WHEN t.was IS NULL THEN 0 ELSE t.granted END - GREATEST(0, b.actual - b.units),
+                           (t.account).units + (t.account).later - (t.account).paid + ((t.account).expired - coalesce((t.was).expired, 0::float8)), b.note, request.id::text, NULL::text
                        ) AS e
                   WHERE b.note IS NOT NULL OFFSET 0) AS e
             )

@@ -208,8 +208,7 @@ var params = sync.OnceValue(func() names {
 		// of a Grant
 		"EndUs":    integer(func(w *wire) int64 { return w.op.Lot.Ends }),
 		"Priority": integer(func(w *wire) int64 { return w.op.Lot.Priority }),
-		"Source":   text(func(w *wire) string { return w.op.Lot.Source }),
-		"Note":     text(func(w *wire) string { return w.query.Note }),
+		"Source":   text(func(w *wire) string { return w.op.Lot.Source }), "Note": text(func(w *wire) string { return w.query.Note }),
 
 		// of many keys
 		"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
