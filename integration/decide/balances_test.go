@@ -24,7 +24,8 @@ var prepaid = limiter.Policy{Name: "prepaid", Algorithm: limiter.Balance}
 // TestBalancesAsMemory: over each driver, and in the caller's transaction and its savepoints,
 // balances are decided and kept as by a limiter in memory, to the last bit, with clocks that are
 // set back and a janitor that sweeps. In each row what was granted and is owed is what is left,
-// was spent and has expired, and each reservation has what each lot gave to it.
+// was spent and has expired, and each reservation has what each lot gave to it. Most
+// policies have ledgers, whose entries are in sum what the rows have.
 func TestBalancesAsMemory(t *testing.T) {
 	t.Parallel()
 	for operations, reserved := range map[string]string{
@@ -38,7 +39,7 @@ func TestBalancesAsMemory(t *testing.T) {
 			dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
 		}
 		t.Run("histories", func(t *testing.T) {
-			testworld.Search(t, search.Draw{Equal: true, Operations: operations}, 100, func(t *testing.T) func(*search.History) search.Subject {
+			testworld.Search(t, search.Draw{Equal: true, Operations: operations, Ledgers: true}, 100, func(t *testing.T) func(*search.History) search.Subject {
 				return func(*search.History) search.Subject {
 					s, config := testworld.NewSubject(t)
 					s.Apply = nil
@@ -55,6 +56,7 @@ func TestBalancesAsMemory(t *testing.T) {
 				}
 			}, prepaid)
 		})
+		testworld.ExpectLedgers(t, pool)
 		sums := testworld.Value[string](t, pool, `SELECT concat_ws(' ', count(*) FILTER (WHERE total_expired > 0) > 0, count(*) FILTER (WHERE debt > 0) > 0, count(*) FILTER (WHERE cardinality(numbers) > 2) > 0,
 			count(*) FILTER (WHERE abs(total_granted + debt - (units + later + total_spent + total_expired)) > 1e-9 OR cardinality(numbers) <> cardinality(lefts)
 				OR abs(later - coalesce((SELECT sum(u.has) FROM unnest(lefts[2 :]) AS u (has)), 0)) > 1e-9 OR (units > 0) <> (cardinality(numbers) > 0) OR units > coalesce(lefts[1], 0) OR units < 0 OR later < 0 OR debt < 0))

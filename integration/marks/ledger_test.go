@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -264,5 +266,77 @@ func TestLedgerIsTheBalance(t *testing.T) {
 				balanced(t, pool, credits, name+" too")
 			}
 		})
+	}
+}
+
+// TestLedgerSwitched: a ledger that begins, or goes on after changes without entries, begins with
+// what there is. Without Ledger nothing is entered, and a rollback leaves no entry.
+func TestLedgerSwitched(t *testing.T) {
+	t.Parallel()
+	pool, p, ctx := testworld.NewPool(t), credits, t.Context()
+	l := testworld.NewLimiter(t, pool, nil)
+	off := p
+	off.Ledger = false
+	testworld.Must(t)(l.Grant(ctx, off, "k", 5, limiter.GrantOptions{}))
+	testworld.Must(t)(l.Grant(ctx, off, "k", 7, limiter.GrantOptions{}))
+	if got := entries(t, pool, p, "k"); len(got) != 0 {
+		t.Errorf("without a ledger there are %v", got)
+	}
+	testworld.Must(t)(l.AllowN(ctx, p, "k", 6))
+	want := "open 12=12 1:5 2:7\nspend -6=6 1:-5 2:-1\n"
+	for _, change := range []func() error{
+		func() error { _, err := l.AllowN(ctx, off, "k", 2); return err },
+		func() error { _, err := l.Charge(ctx, off, "k", 2); return err },
+		func() error { _, err := l.Refund(ctx, off, "k", 2); return err },
+		func() error { _, err := l.Grant(ctx, off, "k", 2, limiter.GrantOptions{}); return err },
+		func() error {
+			held, err := l.Reserve(ctx, off.Request("k", 2), time.Hour)
+			return errors.Join(err, l.Cancel(ctx, held.ID))
+		},
+	} {
+		must.Succeed(t, change())
+		use := must.OK(l.Usage(ctx, p, "k"))(t)
+		testworld.Must(t)(l.AllowN(ctx, p, "k", 1))
+		got := balanced(t, pool, p, "k")
+		if e := got[len(got)-2]; e.Kind != "open" || e.Units != use.Result.Remaining-p.Overdraft {
+			t.Errorf("after a change without an entry there is %+v, of %v", e, use)
+		}
+	}
+	if got := told(balanced(t, pool, p, "k")); !strings.HasPrefix(got, want) {
+		t.Errorf("got\n%s, want\n%s", got, want)
+	}
+	before := len(balanced(t, pool, p, "k"))
+	tx := must.OK(pool.Begin(ctx))(t)
+	testworld.Must(t)(l.InTx(tx).AllowN(ctx, p, "k", 1))
+	must.Succeed(t, tx.Rollback(ctx))
+	must.Succeed(t, l.Reset(ctx, p, "none")) // of a key without a row
+	if after := len(balanced(t, pool, p, "k")); after != before {
+		t.Errorf("a rollback left %d entries", after-before)
+	}
+	swept := testworld.NewJanitor(t, pool, &janitor.Config{Now: func() time.Time { return time.Now().AddDate(11, 0, 0) }})
+	must.OK(swept.Sweep(ctx))(t)
+	if left := len(entries(t, pool, p, "k")); left != 0 {
+		t.Errorf("after eleven years %d entries are left", left)
+	}
+}
+
+// TestFunctionsRefuseLedgers: the SQL functions that consume, grant or refund under a policy with a
+// ledger fail, and change nothing.
+func TestFunctionsRefuseLedgers(t *testing.T) {
+	t.Parallel()
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, ledger) VALUES ('credits', 'balance', true)`)
+	for _, call := range []string{
+		`allow('credits', 'k', 1)`, `allow_up_to('credits', 'k', 1)`, `charge('credits', 'k', 1)`, `grant('credits', 'k', 1)`, `refund('credits', 'k', 1)`,
+		`reserve('credits', 'k', 1)`, `allow_all(ARRAY['credits'], ARRAY['k'], ARRAY[1])`, `allow_any(ARRAY['credits'], ARRAY['k'], 1)`,
+	} {
+		_, err := pool.Exec(t.Context(), `SELECT pglimit.`+call)
+		var of *pgconn.PgError
+		if !errors.As(err, &of) || of.Code != "0A000" || !strings.Contains(of.Message, "ledger") {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	if rows := testworld.Value[int64](t, pool, `SELECT count(*) FROM pglimit_balance`); rows != 0 {
+		t.Errorf("there are %d rows", rows)
 	}
 }

@@ -75,7 +75,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 			t.Error("half of it was made again")
 		}
 		testworld.Exec(t, pool, `DROP TABLE pglimit_program CASCADE`)
-		testworld.UpTo(t, pool, migrate.Latest, "7 keys, 10 attempts, 11 key_counts, 12 slots, 13 events, 14 balances, 15 usage, 8 programs, 9 gcra")
+		testworld.UpTo(t, pool, migrate.Latest, "7 keys, 10 attempts, 11 key_counts, 12 slots, 13 events, 14 balances, 15 usage, 16 ledger, 8 programs, 9 gcra")
 		testworld.CheckMigratedOnce(t, pool)
 	})
 	t.Run("rows in the way of a constraint", func(t *testing.T) {

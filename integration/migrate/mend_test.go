@@ -63,7 +63,7 @@ func TestMigrateUpMends(t *testing.T) {
 			t.Fatalf("%s: after Up:\n%s", ill, left)
 		}
 	}
-	if got := testworld.Value[string](t, pool, `SELECT string_agg(version_id::text, ' ' ORDER BY id) FROM pglimit_goose_db_version`); got != "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15" {
+	if got := testworld.Value[string](t, pool, `SELECT string_agg(version_id::text, ' ' ORDER BY id) FROM pglimit_goose_db_version`); got != "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16" {
 		t.Errorf("on record are %s", got)
 	}
 	called, failed := testworld.CallStatements(t.Context(), pool, "")

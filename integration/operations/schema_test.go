@@ -38,11 +38,11 @@ func TestDoctorMigrations(t *testing.T) {
 	pool := testworld.NewPool(t)
 	expect(t, pool, "migrations", doctor.OK, "all ")
 	steps, err := sets.Tables.Down(ctx, pool, 7)
-	if err != nil || len(steps) != 8 {
+	if err != nil || len(steps) != 9 {
 		t.Fatal(steps, err)
 	}
-	expect(t, pool, "migrations", doctor.Fail, steps[7].Name, "pglimit migrate up")
-	expect(t, pool, "grants", doctor.Fail, steps[7].Name, "pglimit migrate up")
+	expect(t, pool, "migrations", doctor.Fail, steps[8].Name, "pglimit migrate up")
+	expect(t, pool, "grants", doctor.Fail, steps[8].Name, "pglimit migrate up")
 	must.Succeed(t, sets.Tables.Up(ctx, pool))
 	expect(t, pool, "migrations", doctor.OK)
 	testworld.Exec(t, pool, "DROP TABLE "+sets.Tables.VersionTable()) // as if goose had run them

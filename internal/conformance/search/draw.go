@@ -29,6 +29,7 @@ type Draw struct {
 	Equal      bool     // each answer is compared with the model's
 	Leases     bool     // of policies that may have them
 	Long       bool     // small units and short moves, so that logs grow long
+	Ledgers    bool     // of most policies of balances
 	Shadows    bool     // of policies, and all kinds of overrides; admissions are then not compared with the bound
 	Zones      []string // of a Base with a calendar, whose plans then change, and whose moments are about clock changes; likewise
 }

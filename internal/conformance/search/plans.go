@@ -107,6 +107,7 @@ func (g *drawing) drawBalances(name string, p limiter.Policy) {
 		if g.IntN(4) == 0 {
 			p.BlockFor = time.Duration(1+g.Int64N(period(&p))) * time.Microsecond
 		}
+		p.Ledger = g.Ledgers && g.IntN(4) > 0
 		g.Policies = append(g.Policies, p)
 	}
 }

@@ -142,7 +142,7 @@ func TestCommandExitCodes(t *testing.T) {
 	}
 	testworld.Pglimit(t, address, "allow", "--limit", "5", "--algorithm", "gcra", "k")
 	for args, goes := range map[string]string{
-		"migrate down":        "down undoes\n  00015 usage pglimit_usage (0 rows)\nGo on? [y/N]",
+		"migrate down":        "down undoes\n  00016 ledger pglimit_ledger (0 rows)\nGo on? [y/N]",
 		"migrate down --to 0": "pglimit_token_bucket (1 row), pglimit_fixed_window (0 rows), ",
 	} {
 		if code, stdout, stderr := testworld.Pglimit(t, address, strings.Fields(args)...); code != 2 || stdout != "" || !strings.Contains(stderr, goes) || !strings.Contains(stderr, "pass --yes") {
