@@ -328,7 +328,7 @@ func TestFunctionsRefuseLedgers(t *testing.T) {
 	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, ledger) VALUES ('credits', 'balance', true)`)
 	for _, call := range []string{
 		`allow('credits', 'k', 1)`, `allow_up_to('credits', 'k', 1)`, `charge('credits', 'k', 1)`, `grant('credits', 'k', 1)`, `refund('credits', 'k', 1)`,
-		`reserve('credits', 'k', 1)`, `allow_all(ARRAY['credits'], ARRAY['k'], ARRAY[1])`, `allow_any(ARRAY['credits'], ARRAY['k'], 1)`,
+		`reserve('credits', 'k', 1, 60)`, `allow_all(ARRAY['credits'], ARRAY['k'], ARRAY[1])`, `allow_any(ARRAY['credits'], ARRAY['k'], 1)`,
 	} {
 		_, err := pool.Exec(t.Context(), `SELECT pglimit.`+call)
 		var of *pgconn.PgError
