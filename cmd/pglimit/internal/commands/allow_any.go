@@ -14,7 +14,7 @@ import (
 
 func newAllowAny(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags many
-	var cost string
+	var cost float64
 	var split bool
 	cmd := &cobra.Command{
 		Use:   "allow-any KEY...",
@@ -33,7 +33,7 @@ Exit code 0: allowed; 1: denied.`,
   pglimit allow-any --policy weekly --policy credits --cost 40 --split alice --json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, keys []string) error {
-			flags.costs = []string{cost}
+			flags.costs = []string{printable.Number(cost)}
 			return flags.with(cmd, db, keys, func(l *limiter.Limiter, requests []limiter.Request) error {
 				ask := l.AllowAny
 				if split {
@@ -48,7 +48,7 @@ Exit code 0: allowed; 1: denied.`,
 		},
 	}
 	flags.register(cmd, "pool")
-	cmd.Flags().StringVar(&cost, "cost", "1", "`units` that are asked of the pools")
+	cli.UnitsVar(cmd.Flags(), &cost, "cost", 1, "`units` that are asked of the pools")
 	cmd.Flags().BoolVar(&split, "split", false, "split the cost among the pools")
 	return cmd
 }
