@@ -179,7 +179,7 @@ func acceptable(policy reflect.Value) {
 		return
 	}
 	for field, value := range map[string]any{
-		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Anchor": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false, "Lease": 0.0, "LocalShare": 0.0, "BlockGrowth": 0.0, "BlockMaxS": 0.0, "Overdraft": 0.0, "MaxKeys": int64(1), "RestLimit": 0.0, "Marks": "", "UsageBy": "", "UsageForS": 0.0,
+		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Anchor": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false, "Ledger": false, "Lease": 0.0, "LocalShare": 0.0, "BlockGrowth": 0.0, "BlockMaxS": 0.0, "Overdraft": 0.0, "MaxKeys": int64(1), "RestLimit": 0.0, "Marks": "", "UsageBy": "", "UsageForS": 0.0,
 	} {
 		policy.FieldByName(field).Set(reflect.ValueOf(value))
 	}

@@ -150,7 +150,7 @@ WITH home AS (
     UNION ALL SELECT h.oid, '' FROM home AS h
 )
 SELECT m.kind, m.name, regexp_replace(m.text, '\s+', ' ', 'g') FROM (
-    SELECT 'TABLE', r.name, concat(quote_ident(a.attname), ' ', format_type(a.atttypid, a.atttypmod),
+    SELECT 'TABLE', r.name, concat(quote_ident(a.attname), ' ', regexp_replace(format_type(a.atttypid, a.atttypmod), '^("([^"]|"")+"|\w+)\.', ''), -- of a type of pglimit without its schema
         CASE WHEN a.attcollation <> t.typcollation THEN ' COLLATE ' || quote_ident(l.collname) END, CASE WHEN a.attnotnull THEN ' NOT NULL' END,
         CASE WHEN a.attidentity <> '' THEN ' GENERATED ALWAYS AS IDENTITY' END, ' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid)), r.oid, a.attnum
     FROM (SELECT oid, relname::text AS name FROM relation WHERE relkind <> 'v') AS r

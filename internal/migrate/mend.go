@@ -177,7 +177,9 @@ func (s *Set) again(l look) (all []string) {
 			}
 		}
 	}
-	return all
+	isType := func(s string) bool { return strings.HasPrefix(s, "CREATE TYPE ") } // a table may have a column of it
+	types := slices.DeleteFunc(slices.Clone(all), func(s string) bool { return !isType(s) })
+	return append(types, slices.DeleteFunc(all, isType)...)
 }
 
 // target returns what a statement makes or changes, and its verb: CREATE, DROP or "".
