@@ -204,7 +204,7 @@ FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, 
       FROM taken AS t, LATERAL (
            SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                   ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
            UNION ALL
            SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
                ''::text, NULL::text, NULL::text
@@ -531,7 +531,7 @@ FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, 
       FROM taken AS t, LATERAL (
            SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                   ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
            UNION ALL
            SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
                ''::text, NULL::text, NULL::text
@@ -814,7 +814,7 @@ FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, 
       FROM taken AS t, LATERAL (
            SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                   ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
            UNION ALL
            SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
                ''::text, NULL::text, NULL::text
@@ -1186,7 +1186,7 @@ FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, 
       FROM back AS t, LATERAL (
            SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                   ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
            UNION ALL
            SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
                ''::text, NULL::text, NULL::text
@@ -1460,7 +1460,7 @@ FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, 
       FROM taken AS t, LATERAL (
            SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                   ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
            UNION ALL
            SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
                ''::text, NULL::text, NULL::text
@@ -1716,7 +1716,7 @@ FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, 
       FROM reservation AS b, counted AS t, LATERAL (
            SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                   ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
            UNION ALL
            SELECT t.entries, 'expire'::text, (t.was).expired - (t.account).expired, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
            WHERE (t.account).expired > (t.was).expired
@@ -2360,7 +2360,7 @@ FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, 
       FROM taken AS t, LATERAL (
            SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                   ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
            UNION ALL
            SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
                ''::text, NULL::text, NULL::text
@@ -2615,7 +2615,7 @@ FROM (SELECT t.updated_at_us AS at_us, e.number, e.kind, e.units, e.left_units, 
       FROM back AS t, LATERAL (
            SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                   ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-           WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+           WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
            UNION ALL
            SELECT t.entries - 1, 'expire'::text, (t.was).expired - (t.account).expired, (t.was).units + (t.was).later - (t.was).paid + ((t.was).expired - (t.account).expired),
                ''::text, NULL::text, NULL::text

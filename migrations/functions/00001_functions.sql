@@ -2609,7 +2609,7 @@ BEGIN
                   FROM reservation AS b, counted AS t, LATERAL (
                        SELECT t.entries - 2 AS number, 'open'::text AS kind, (t.was).units + (t.was).later - (t.was).paid AS units, (t.was).units + (t.was).later - (t.was).paid AS left_units,
                               ''::text AS note, NULL::text AS reservation, NULL::text AS idempotency_key
-                       WHERE t.entries_before <= 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
+                       WHERE t.entries_before < 0::bigint OR t.entries_before = 0::bigint AND ((t.was).paid > 0::float8 OR pg_catalog.cardinality((t.was).numbers) > 0)
                        UNION ALL
                        SELECT t.entries, 'expire'::text, (t.was).expired - (t.account).expired, (t.account).units + (t.account).later - (t.account).paid, ''::text, NULL::text, NULL::text
                        WHERE (t.account).expired > (t.was).expired
