@@ -29,7 +29,8 @@ var prepaid = limiter.Policy{Name: "prepaid", Algorithm: limiter.Balance}
 func TestBalancesAsMemory(t *testing.T) {
 	t.Parallel()
 	for operations, reserved := range map[string]string{
-		search.Balances: "t t 0",
+		search.Balances:                        "t t 0",
+		search.Without(search.Balances, "all"): "t t 0", // with ledgers, where a denied AllowAll leaves an empty row as of its time
 		search.Without(search.Balances, "reserve", "reserve_up_to", "settle", "cancel") + " sweep": "f f 0", // a sweep gives back earlier than the model does
 	} {
 		address := testworld.NewDatabase(t)
@@ -39,7 +40,7 @@ func TestBalancesAsMemory(t *testing.T) {
 			dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
 		}
 		t.Run("histories", func(t *testing.T) {
-			testworld.Search(t, search.Draw{Equal: true, Operations: operations, Ledgers: true}, 100, func(t *testing.T) func(*search.History) search.Subject {
+			testworld.Search(t, search.Draw{Equal: true, Operations: operations, Ledgers: !strings.Contains(operations, " all ")}, 100, func(t *testing.T) func(*search.History) search.Subject {
 				return func(*search.History) search.Subject {
 					s, config := testworld.NewSubject(t)
 					s.Apply = nil
