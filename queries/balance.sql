@@ -671,7 +671,7 @@ UPDATE pglimit_balance AS t SET
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.updated_at_us <> 0::bigint
 RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
 )
 SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
@@ -722,7 +722,7 @@ UPDATE pglimit_balance AS t SET
     blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us >= sqlc.arg(counted_at_us)::bigint THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.updated_at_us <> 0::bigint
 RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
 )
 SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
@@ -1225,7 +1225,7 @@ UPDATE pglimit_balance AS t SET
                           0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.updated_at_us <> 0::bigint
 RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
     ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
 ), entered AS (
@@ -1297,7 +1297,7 @@ UPDATE pglimit_balance AS t SET
     blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us >= sqlc.arg(counted_at_us)::bigint THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.updated_at_us <> 0::bigint
 RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us, t.entries, t.entries_before, t.was,
     ROW(t.units, t.later, t.next_end_us, t.total_expired, t.numbers, t.lefts, t.ends_us, t.priorities, t.sources, t.debt, NULL, NULL, NULL, NULL, NULL)::pglimit_lots AS account
 ), entered AS (

@@ -103,7 +103,7 @@ func assign(dest, v any) error {
 		return assignTo(d, v)
 	case *time.Time:
 		return assignTo(d, v)
-	case *[]string:
+	case *[]string, *[]int64, *[]float64:
 		return pgtype.NewMap().SQLScanner(d).Scan(v)
 	case **time.Time:
 		return assignNullable(d, v)

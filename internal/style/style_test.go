@@ -74,7 +74,7 @@ var larger = []string{
 	"integration/decide/sql_rules_test.go TestStatementsAreRoutable",
 	"integration/functions/id_test.go TestFunctionsReadIDsAsGo",
 	"integration/functions/moving_test.go TestMovingCountsUnderTraffic",
-	"integration/functions/reserve_all_test.go TestFunctionsOnceCountsOnce",
+	"integration/marks/ledger_test.go TestLedgerOfEachVerb",
 	"integration/history/history_test.go TestAnswersAreThoseOfOneOrder",
 	"integration/janitor/status_test.go TestStatusOfSweeps",
 	"integration/keys/bound_test.go TestFlood",

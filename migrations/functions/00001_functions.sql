@@ -2479,7 +2479,7 @@ BEGIN
                                   0::float8) END AS l OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
-        WHERE t.policy = request.policy AND t.key = request.key
+        WHERE t.policy = request.policy AND t.key = request.key AND t.updated_at_us <> 0::bigint
         RETURNING t.granted, (t.debt - (t.units + t.later))::float8 AS level, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
