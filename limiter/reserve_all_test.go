@@ -3,6 +3,7 @@ package limiter_test
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,9 +80,9 @@ func TestSettleAllRefuses(t *testing.T) {
 		"ids 0: must be from 1 to 1000 IDs of reservations":                   {nil, []float64{1}, limiter.ErrInvalid},
 		"units[1] -1: must be from 0 to 2^53":                                 {made.IDs, []float64{1, -1}, limiter.ErrInvalid},
 		`ids[1] "x": is not the ID of a Reservation`:                          {[]string{made.IDs[0], "x"}, []float64{1}, limiter.ErrInvalid},
-		"is there twice":                        {append(made.IDs[:2:2], made.IDs[0]), []float64{1}, limiter.ErrInvalid},
-		"no such reservation":                   {append(made.IDs[:2:2], unknown), []float64{1}, limiter.ErrNoReservation},
-		"it was settled, with 1 of its 1 units": {append(made.IDs[:2:2], other.ID), []float64{2}, limiter.ErrReservationEnded},
+		"is there twice":      {append(made.IDs[:2:2], made.IDs[0]), []float64{1}, limiter.ErrInvalid},
+		"no such reservation": {append(made.IDs[:2:2], unknown), []float64{1}, limiter.ErrNoReservation},
+		strconv.Quote(other.ID[:40]) + "… (44 bytes) was settled, with 1 of its 1 units": {append(made.IDs[:2:2], other.ID), []float64{2}, limiter.ErrReservationEnded},
 	} {
 		if r, err := l.SettleAll(ctx, c.ids, c.units...); !errors.Is(err, c.want) || !strings.Contains(err.Error(), text) || r != nil {
 			t.Errorf("%+v, %v, want %q", r, err, text)

@@ -238,7 +238,7 @@ func (e *engine) Settle(ctx context.Context, id string, units float64) (r Result
 
 // ended returns the answer of a Settle or Cancel, one of n that were decided together.
 func (e *engine) ended(op *store.Op, n int) (r Result, err error) {
-	if err = op.Conflict(); err != nil {
+	if err = op.Conflict("it"); err != nil {
 		return r, err
 	}
 	s := op.Ended
@@ -260,7 +260,7 @@ func (e *engine) Cancel(ctx context.Context, id string) (err error) {
 	if err != nil || op == nil {
 		return err
 	}
-	if err = op.Conflict(); err == nil {
+	if err = op.Conflict("it"); err == nil {
 		r.rows = e.rows(1, op)
 	}
 	return err

@@ -33,7 +33,7 @@ func TestFunctionsBalanceErrors(t *testing.T) {
 	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm) VALUES ('credits', 'balance')`)
 	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('bucket', 'token_bucket', 1, 1)`)
 	for call, want := range map[string]string{
-		`grant('credits', 'k', 0)`:                                    "cost",
+		`grant('credits', 'k', 0)`:                                    "units",
 		`grant('credits', 'k', 1, now() - interval '1 s')`:            "expires_at",
 		`grant('credits', 'k', 1, 'infinity')`:                        "expires_at",
 		`grant('credits', 'k', 1, priority => 1001)`:                  "priority",
@@ -43,6 +43,7 @@ func TestFunctionsBalanceErrors(t *testing.T) {
 		`grant('bucket', 'k', 1)`:                                     "has no grants",
 		`allow('credits', 'k', 1, floor => 0.5)`:                      "floor",
 		`grant('credits', 'k', 1, '2020-01-01', now => '2020-01-01')`: "expires_at",
+		`grant('credits', 'k', -5)`:                                   "units is -5",
 		`allow('credits', 'k', 1e-10)`:                                "cost",
 	} {
 		var none string

@@ -215,13 +215,14 @@ func (op *Op) Lazy() bool { return kinds[op.Kind].lazy }
 func (op *Op) Granted() bool { return op.Allowed || op.Outcome.Granted > 0 }
 
 // Conflict returns an ErrReservationEnded if the reservation of a Settle had ended in another way.
-func (op *Op) Conflict() error {
+// The error calls it what.
+func (op *Op) Conflict(what string) error {
 	s := op.Ended
 	if s.Changed || s.State == Settled && op.State == Settled && s.Units == op.Units || s.State != Settled && op.State != Settled {
 		return nil
 	}
 	amount := func(units float64) string { return strconv.FormatFloat(units, 'f', -1, 64) }
-	return fmt.Errorf("%w: it was %s, with %s of its %s units", ErrReservationEnded, s.State, amount(s.Units), amount(s.Reserved))
+	return fmt.Errorf("%w: %s was %s, with %s of its %s units", ErrReservationEnded, what, s.State, amount(s.Units), amount(s.Reserved))
 }
 
 // Reservation returns the ID of a Settle's reservation.

@@ -662,7 +662,8 @@ BEGIN
             PERFORM pglimit._refuse('cost', cost::text,
                 'must be at least ' || LEAST(1::float8, 1e-9::float8 * burst)::text || ', a billionth of the burst', 'Count in larger units.');
         ELSIF verb <> 'check' THEN
-            PERFORM pglimit._refuse('cost', cost::text, 'must be positive and at most 2^53', 'pglimit.check at cost 0 reads without consuming.');
+            PERFORM pglimit._refuse(CASE verb WHEN 'grant' THEN 'units' ELSE 'cost' END, cost::text, 'must be positive and at most 2^53',
+                CASE verb WHEN 'grant' THEN 'It is the number of units to add.' ELSE 'pglimit.check at cost 0 reads without consuming.' END);
         ELSIF (cost = 0::float8) IS NOT TRUE THEN
             PERFORM pglimit._refuse('cost', cost::text, 'must be 0, or positive and at most 2^53', 'Cost 0 reads how the key stands.');
         END IF;

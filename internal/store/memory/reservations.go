@@ -170,7 +170,7 @@ func (m *Store) settleAll(ends []*store.Op) error {
 			return err
 		}
 		op.Ended = &store.Ended{Reservation: h.Reservation, Changed: h.Changes(op.State, now)}
-		if err := op.Conflict(); err != nil {
+		if err := op.Conflict(store.Quote(op.Reservation().Public())); err != nil {
 			return err
 		}
 	}

@@ -143,7 +143,7 @@ func (p Store) settleAll(ctx context.Context, op *store.Op) error {
 		}
 		for _, one := range op.Ends {
 			if refused = found(one, nil); refused == nil {
-				refused = one.Conflict()
+				refused = one.Conflict(store.Quote(one.Reservation().Public()))
 			}
 			if refused != nil {
 				return exec.ErrRolledBack
