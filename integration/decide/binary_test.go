@@ -24,7 +24,7 @@ func TestBinaryFits(t *testing.T) {
 	t.Parallel()
 	conn := testworld.ConnectOnce(t, testworld.NewDatabase(t))
 	statements := statement.Binaries()
-	if len(statements) != 6*12+9+2+5*5 { // of each algorithm, of a queue, of a calendar, and of marks
+	if len(statements) != 6*12+9+2+5*5+7 { // of each algorithm, of a queue, of a calendar, of marks, and of ledgers
 		t.Errorf("%d statements", len(statements))
 	}
 	for b, columns := range statements {

@@ -29,7 +29,7 @@ var (
 	// standing lists the clocks that stand still in a transaction.
 	standing = regexp.MustCompile(`\b(now|transaction_timestamp|timeofday)\s*\(|\bcurrent_timestamp\b|\blocaltimestamp\b|\bcurrent_date\b`)
 	// oneTable matches the name of a statement on an algorithm's table.
-	oneTable = regexp.MustCompile(`^(LeakyBucket|LeakyBucketQueue|TokenBucket|FixedWindow|SlidingWindowCounter|SlidingWindowLog|Balance)(Calendar)?([A-Z][a-z]+(Many|All|Marked|Once)?)$`)
+	oneTable = regexp.MustCompile(`^(LeakyBucket|LeakyBucketQueue|TokenBucket|FixedWindow|SlidingWindowCounter|SlidingWindowLog|Balance)(Calendar)?([A-Z][a-z]+(Many|All|Once)?(Marked)?)$`)
 )
 
 // TestDecideStatementsFollowTheRules reads every decision: one upsert, one reading of the
