@@ -75,10 +75,10 @@ var parts = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^(?:IF|ELSIF) (.*) THEN$`),
 	regexp.MustCompile(`(?s)^(?:EXIT|CONTINUE) WHEN (.*);$`),
 	regexp.MustCompile(`(?s)^WHILE (.*) LOOP$`),
-	regexp.MustCompile(`(?s)^FOR i IN (.*) \.\. (.*) LOOP$`),
+	regexp.MustCompile(`(?s)^FOR (?:i|try) IN (.*) \.\. (.*) LOOP$`),
 	regexp.MustCompile(`(?s)^FOREACH \w+ IN ARRAY (.*) LOOP$`),
 	regexp.MustCompile(`(?s)^PERFORM (.*);$`),
-	regexp.MustCompile(`(?s)^RETURN (.*);$`),
+	regexp.MustCompile(`(?s)^RETURN (?:NEXT )?(.*);$`),
 	regexp.MustCompile(`(?s)^RAISE \w+ USING (.*);$`),
 	regexp.MustCompile(`(?s)^[\w.\[\]]+ := (.*);$`),
 	regexp.MustCompile(`(?s)^INSERT INTO \w+\s.*\sON CONFLICT\s.*;$`), // of db
@@ -144,7 +144,7 @@ func (f plpgsql) expressions(t *testing.T) (all []string) {
 // function's variables and arguments. They are NULL, but the planner does not know that.
 func (f plpgsql) query(expression string) string {
 	declared, _ := f.split()
-	variables := []string{"NULL::integer AS i", "NULL::bool AS found"}
+	variables := []string{"NULL::integer AS i", "NULL::integer AS try", "NULL::bool AS found"}
 	var named []string
 	for _, line := range declared {
 		if m := declaration.FindStringSubmatch(line); m != nil {

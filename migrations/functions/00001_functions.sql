@@ -3240,25 +3240,27 @@ CREATE OR REPLACE FUNCTION pglimit._before(request pglimit._request, once text, 
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    held record;
+    held pglimit_reservation;
+    forgotten bool;
+    overdue bool;
 BEGIN
     request.id := NULL;
-    SELECT h.id, h.state, h.reserved, h.requested, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us, h.created_at_us, h.expires_at_us,
-        h.forget_at_us <= request.now_us AND h.state <> 'open' AS forgotten, h.state = 'open' AND h.expires_at_us <= request.now_us AS overdue
-    INTO held FROM pglimit_reservation AS h
+    SELECT h.* INTO held FROM pglimit_reservation AS h
     WHERE h.policy = request.policy AND h.key = request.key AND h.idempotency_key = once AND h.algorithm = request.algorithm;
+    forgotten := held.forget_at_us <= request.now_us AND held.state <> 'open';
+    overdue := held.state = 'open' AND held.expires_at_us <= request.now_us;
     IF held.id IS NULL THEN
         RETURN request;
-    ELSIF locked AND (held.overdue OR held.forgotten) THEN
+    ELSIF locked AND (overdue OR forgotten) THEN
         RAISE serialization_failure USING MESSAGE = 'pglimit: an earlier call under the idempotency key has just expired', HINT = 'Roll back, and run the transaction again.';
-    ELSIF held.overdue THEN
+    ELSIF overdue THEN
         IF request.statement <> 'check' THEN
             request.id := held.id;
             PERFORM pglimit._settle(request, 'expired', 0, request.now_us);
             request.id := NULL;
         END IF;
         RETURN request;
-    ELSIF held.forgotten THEN
+    ELSIF forgotten THEN
         IF request.statement <> 'check' THEN
             DELETE FROM pglimit_reservation AS h WHERE h.policy = request.policy AND h.key = request.key AND h.id = held.id;
         END IF;
@@ -3366,19 +3368,19 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._once(request pglimit._request, once text) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    nothing pglimit._request := request;
+    read pglimit._request := request;
 BEGIN
     IF once IS NULL THEN
         RETURN request;
     END IF;
-    nothing.count := 0;
-    nothing.block_for_us := LEAST(request.block_for_us, 0::bigint);
-    PERFORM pglimit._again(nothing);
-    nothing := pglimit._before(request, once, true);
-    IF nothing.id IS NOT NULL THEN
-        PERFORM pglimit._same(nothing, once);
+    read.count := 0;
+    read.block_for_us := LEAST(request.block_for_us, 0::bigint);
+    PERFORM pglimit._again(read);
+    read := pglimit._before(request, once, true);
+    IF read.id IS NOT NULL THEN
+        PERFORM pglimit._same(read, once);
     END IF;
-    RETURN nothing;
+    RETURN read;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -3471,7 +3473,7 @@ DECLARE
     distributed bool;
 BEGIN
     IF pg_catalog.to_regclass('pg_catalog.pg_dist_partition'::text) IS NOT NULL THEN
-        EXECUTE 'SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition WHERE logicalrelid = ''pglimit_attempt''::regclass)'::text INTO distributed;
+        SELECT count(*) > 0 INTO distributed FROM pg_catalog.pg_dist_partition AS d WHERE d.logicalrelid = to_regclass('pglimit_attempt'::text);
         IF distributed THEN
             RAISE feature_not_supported USING MESSAGE = 'pglimit: SQL functions have no attempts on a Citus cluster',
                 HINT = 'Use a Limiter of the library, or pglimit serve.';
@@ -4720,7 +4722,7 @@ BEGIN
         IF i > 1 AND ids[places[i]] = ids[places[i - 1]] THEN
             PERFORM pglimit._refuse('reservations', quote_literal(left(ids[places[i]], 80)), 'is there twice', 'Name each once.');
         END IF;
-        PERFORM FROM pglimit_reservation AS h WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id FOR UPDATE;
+        SELECT h.id INTO request.id FROM pglimit_reservation AS h WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id FOR UPDATE;
     END LOOP;
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
         request := requests[places[i]];
@@ -4780,7 +4782,7 @@ BEGIN
         IF i > 1 AND ids[places[i]] = ids[places[i - 1]] THEN
             PERFORM pglimit._refuse('reservations', quote_literal(left(ids[places[i]], 80)), 'is there twice', 'Name each once.');
         END IF;
-        PERFORM FROM pglimit_reservation AS h WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id FOR UPDATE;
+        SELECT h.id INTO request.id FROM pglimit_reservation AS h WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id FOR UPDATE;
     END LOOP;
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
         request := requests[places[i]];
@@ -6674,7 +6676,7 @@ BEGIN
                  'attempt_with', 'succeeded', 'failed', 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with',
                  'unblock', 'unblock_with', 'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment', '_before', '_same', '_befores', '_once', '_admitted',
-                 '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_recorded', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
+                 '_corrected', '_one_server', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_recorded', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log', '_balance') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;

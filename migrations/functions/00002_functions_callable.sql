@@ -45,7 +45,7 @@ BEGIN
                      'attempt_with', 'succeeded', 'failed', 'acquire', 'acquire_with', 'renew', 'release', 'block', 'block_with',
                      'unblock', 'unblock_with', 'reset', 'reset_with',
                      '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment', '_before', '_same', '_befores', '_once', '_admitted',
-                     '_corrected', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_recorded', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
+                     '_corrected', '_one_server', '_attempt', '_attempted', '_ticket', '_acquire', '_lasting', '_slot', '_present', '_permit', '_admit', '_recorded', '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                      '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log', '_balance') LOOP
             EXECUTE 'DROP FUNCTION ' || f::text;
         END LOOP;
