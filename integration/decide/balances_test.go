@@ -40,7 +40,7 @@ func TestBalancesAsMemory(t *testing.T) {
 			dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
 		}
 		t.Run("histories", func(t *testing.T) {
-			testworld.Search(t, search.Draw{Equal: true, Operations: operations, Ledgers: !strings.Contains(operations, " all ")}, 100, func(t *testing.T) func(*search.History) search.Subject {
+			testworld.Search(t, search.Draw{Equal: true, Operations: operations, Ledgers: !strings.Contains(operations, " all ")}, 70, func(t *testing.T) func(*search.History) search.Subject {
 				return func(*search.History) search.Subject {
 					s, config := testworld.NewSubject(t)
 					s.Apply = nil
