@@ -21,6 +21,7 @@ import (
 func together(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter, calls ...func()) {
 	t.Helper()
 	tx := must.OK(pool.Begin(t.Context()))(t)
+	defer func() { _ = tx.Rollback(context.Background()) }() // a test that fails ends
 	must.OK(tx.Exec(t.Context(), `SELECT FROM pglimit_slot FOR UPDATE`))(t)
 	var all sync.WaitGroup
 	var done atomic.Int64

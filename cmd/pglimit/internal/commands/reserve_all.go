@@ -49,7 +49,7 @@ Exit code 0: reserved; 1: denied.`,
 	return cmd
 }
 
-// reservedText says what was reserved, or who denied it.
+// reservedText lists the reservations, or names the limit that denied them.
 func reservedText(requests []limiter.Request, made limiter.Reservations) string {
 	if !made.Results.Allowed {
 		return allText(requests, made.Results)
@@ -57,8 +57,8 @@ func reservedText(requests []limiter.Request, made limiter.Reservations) string 
 	var text strings.Builder
 	fmt.Fprintf(&text, "reserved until %s:\n", cli.Moment(made.ExpiresAt))
 	for i, r := range made.Results.PerRequest {
-		fmt.Fprintf(&text, "%s\t%s\t%s: %s of %s remaining\t%s\n", requests[i].Policy.Name, printable.Shown(requests[i].Key),
-			cli.Units(r.Granted), cli.Units(r.Remaining), cli.Units(r.Burst), made.IDs[i])
+		fmt.Fprintf(&text, "%s\t%s\t%s: %s\t%s\n", requests[i].Policy.Name, printable.Shown(requests[i].Key),
+			cli.Units(r.Granted), cli.Left(r), made.IDs[i])
 	}
 	return cli.Aligned(text.String())
 }
@@ -67,7 +67,7 @@ func newSettleAll(db *connect.Database, out *cli.Output) *cobra.Command {
 	var spent []string
 	cmd := &cobra.Command{
 		Use:   "settle-all ID...",
-		Short: "End several reservations and record what was spent",
+		Short: "End several reservations and record the units spent",
 		Long: `End the reservations of all IDs and record --units, 0 or more, as spent: given once,
 of each of them; or given once for each ID, in the same order. All are settled, or
 none. It may be repeated with the same --units.
@@ -82,7 +82,7 @@ the JSON).`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if len(spent) == 0 {
-				return errors.New("--units is missing: give what was spent of each reservation, once or once for each ID")
+				return errors.New("--units is missing: give the units spent, once for all reservations or once for each ID")
 			}
 			units := make([]float64, len(spent))
 			for i, text := range spent {

@@ -267,7 +267,7 @@ func FuzzFormats(f *testing.F) {
 	})
 }
 
-// checkRead: what was read is valid, and nothing is in it twice.
+// checkRead checks that a file that was read is valid and names nothing twice.
 func checkRead(t *testing.T, text string, file File) {
 	t.Helper()
 	seen := map[[2]string]bool{}

@@ -131,8 +131,7 @@ func (p *place) draw() draw {
 	return d
 }
 
-// account is what the callers know of a key, or of one of its windows with fixed edges, in
-// units.
+// account has the units that callers got of a key, or of one of its windows with fixed edges.
 type account struct {
 	*place
 	ledger.Account

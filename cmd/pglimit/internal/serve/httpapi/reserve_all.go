@@ -65,7 +65,7 @@ func (a *amounts) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// settleAll ends several reservations with what was spent, or none.
+// settleAll ends several reservations with the units spent, or none.
 func (h *Handler) settleAll(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		IDs   []string `json:"ids"`
