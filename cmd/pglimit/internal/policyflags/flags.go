@@ -237,10 +237,10 @@ func (f *Flags) Policy() (limiter.Policy, error) {
 	return f.fromFlags()
 }
 
-// numbers returns the flags of a policy's fields that were given.
+// numbers returns the flags of a policy's fields that were given. --note is that of a request here.
 func (f *Flags) numbers() (given []string) {
 	f.flags.Visit(func(flag *pflag.Flag) {
-		if slices.ContainsFunc(policyfile.PolicyFields, func(field policyfile.Field) bool { return flagOf(field) == flag.Name }) {
+		if flag.Name != "note" && slices.ContainsFunc(policyfile.PolicyFields, func(field policyfile.Field) bool { return flagOf(field) == flag.Name }) {
 			given = append(given, "--"+flag.Name)
 		}
 	})

@@ -56,3 +56,29 @@ func TestCommandBalances(t *testing.T) {
 	run(0, "", "forget", "acme", "--yes")
 	run(1, "denied", "allow", "--policy", "credits", "--cost", "6", "acme")
 }
+
+// TestCommandLedger: ledger lists what changed a balance, page by page, until forget.
+func TestCommandLedger(t *testing.T) {
+	t.Parallel()
+	database := testworld.NewDatabase(t)
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		got, stdout, stderr := testworld.Pglimit(t, database, args...)
+		if got != code || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%s: exit code %d: %s%s; want %d and %s", args, got, stdout, stderr, code, want)
+		}
+	}
+	run(2, "Ledger", "policy", "set", "rate", "--limit", "5", "--period", "1h", "--ledger")
+	run(0, "credits", "policy", "set", "credits", "--algorithm", "balance", "--ledger")
+	run(0, "no entries", "ledger", "credits", "acme")
+	run(0, "granted 100", "grant", "--policy", "credits", "acme", "100", "--source", "invoice 1", "--note", "paid by card")
+	run(0, "70 remaining", "allow", "--policy", "credits", "--cost", "30", "--note", "order 1042", "acme")
+	run(1, "denied", "allow", "--policy", "credits", "--cost", "71", "--note", "order 1043", "acme")
+	run(0, `grant  +100   100   1: +100 "invoice 1"  paid by card`, "ledger", "credits", "acme")
+	run(0, `"kind": "spend",`, "ledger", "credits", "acme", "--json", "--limit", "1")
+	run(0, "no entries", "ledger", "credits", "acme", "--before", "1")
+	run(2, "--limit 0", "ledger", "credits", "acme", "--limit", "0")
+	run(2, "Note", "allow", "--policy", "credits", "--note", strings.Repeat("n", 256), "acme")
+	run(0, "", "forget", "acme", "--yes")
+	run(0, "no entries", "ledger", "credits", "acme")
+}
